@@ -1,0 +1,1 @@
+"""The intermediate representation: types, values, the op table, folds, text, verifier, interpreter."""
