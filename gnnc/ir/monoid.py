@@ -46,9 +46,11 @@ class Monoid:
     * ``combine(a..., b...) -> s...``, associative, ``a`` before ``b``
     * ``parts[name](s..., degree) -> value``; `finish` of the design is ``parts["value"]``; a part must give the empty row's value
       itself (degree 0).
+    * ``grad(m..., s..., ds...) -> dm...``, optional: a message's cotangent from the row's final state and its cotangent.
 
     ``vjp(builder, fold, g)`` gives the messages' cotangents from the cotangent of ``fold`` (one of its parts), or raises
-    TypeRuleError ``no-gradient``.
+    TypeRuleError ``no-gradient``; None (every user-defined monoid): derived from ``grad`` or from ``combine``
+    (`monoid_derive.py`), which needs a part called after each component.
     """
 
     name: str
@@ -58,7 +60,8 @@ class Monoid:
     combine: Func
     parts: tuple[tuple[str, Func], ...]
     uses_edge_id: bool = False
-    vjp: Vjp = field(default=lambda b, v, g: _no_gradient(v), compare=False)
+    grad: Func | None = None
+    vjp: Vjp | None = field(default=None, compare=False)
     doc: str = ""
 
     def part(self, name: str) -> Func:
@@ -115,7 +118,7 @@ def infer_func(func: Func, args: list[Type], c: RuleContext) -> list[Type]:
     return [v.type for v in b.inline(func, [b.input(f"a{i}", t) for i, t in enumerate(args)])]
 
 
-def _no_gradient(v: Value) -> tuple[Value | None, ...]:
+def no_gradient(v: Value) -> tuple[Value | None, ...]:
     raise TypeRuleError(
         "no-gradient",
         f"the fold {v.attr('monoid')!r} has no gradient",
@@ -156,7 +159,8 @@ def make_monoid(
         make_func("combine", [*state, *state], combine),
         tuple((k, make_func(k, [*state, acc], lambda b, *a, f=f: [f(b, *a)])) for k, f in parts.items()),
         uses_edge_id,
-        vjp or (lambda b, v, g: _no_gradient(v)),
+        None,
+        vjp or (lambda b, v, g: no_gradient(v)),
         doc,
     )
 
@@ -200,7 +204,7 @@ def _vjp_extremum(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:
 def _vjp_prod(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:
     # The product of the *others*: with no zero in the row it is value / m, with one zero only that edge has one, else 0.
     if v.attr("part") != "value":
-        return _no_gradient(v)
+        return no_gradient(v)
     m = v.operands[0]
     nonzero, zeros = (_to_edge(b, v, _part(b, v, p)) for p in ("nonzero", "zeros"))
     zero = b.const_like(g, 0.0)
@@ -270,7 +274,7 @@ def _plain_extremum(name: str, identity: float, op: str) -> Monoid:
         lambda b, best, m: [b.op(op, best, m)],
         lambda b, best, other: [b.op(op, best, other)],
         {"value": lambda b, best, deg: _zero_if_empty(b, deg, best)},
-        vjp=lambda b, v, g: _no_gradient(v),
+        vjp=lambda b, v, g: no_gradient(v),
         doc=f"the {op} alone, where nobody reads the argument (a choice of `fuse`)",
     )
 

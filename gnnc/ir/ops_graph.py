@@ -131,7 +131,12 @@ def _eval_fold(args: list[Array], v: Value, c: EvalContext) -> Array:
 def _d_fold(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:
     from .monoid import find_monoid
 
-    return find_monoid(v.attr("monoid"), b.monoids).vjp(b, v, g)
+    monoid = find_monoid(v.attr("monoid"), b.monoids)
+    if monoid.vjp is not None:
+        return monoid.vjp(b, v, g)
+    from .monoid_derive import derived_vjp
+
+    return derived_vjp(monoid, b, v, g)
 
 
 register(

@@ -33,7 +33,7 @@ class SweepStep:
     ``grouped_by``: ``dst`` or ``src`` when it walks the edges of each row, None for a map over the rows of ``rows``.
     ``rows``: the space of its rows (src, dst, node or param). ``args``: buffers in the order of the kernel's pointers, read ones
     first, written ones after. ``state_bytes``: image of a row's fold states (0: no folds). ``carry_bytes``: image of the sums over
-    all rows (0: none). Images are multiples of 64 bytes.
+    all rows (0: none). Images are multiples of 64 bytes. ``task_edges``: work (edges + rows) of one task, see `cpu.py`.
     """
 
     kernel: str
@@ -43,6 +43,7 @@ class SweepStep:
     num_read: int
     state_bytes: int = 0
     carry_bytes: int = 0
+    task_edges: int = 4096
     label: str = ""
 
 
