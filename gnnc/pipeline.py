@@ -1,0 +1,93 @@
+"""From a traced function to kernels, top to bottom: the compiler on one page.
+
+Forward alone:   traced -> simplify -> lower_softmax -> fuse -> classify -> schedule -> emit
+With gradients:  traced -> simplify -> differentiate -> simplify -> lower_softmax -> save_or_recompute, then both halves go on alike.
+
+The backward half is made when it is first asked for. A verifier runs behind every pass; a pass that breaks its function is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gnnc.codegen.cpu import emit_llvm
+from gnnc.codegen.plan import LoweredPlan, lower_plan
+from gnnc.ir.core import Func
+from gnnc.ir.sweep import PlanSpec
+from gnnc.ir.types import DType
+from gnnc.ir.verifier import verify_plan
+from gnnc.passes.classify import classify
+from gnnc.passes.differentiate import Differentiate
+from gnnc.passes.fuse import fuse
+from gnnc.passes.lower_softmax import LowerSoftmax
+from gnnc.passes.manager import Pass, run_pass
+from gnnc.passes.save_or_recompute import Partition, partition
+from gnnc.passes.schedule import schedule
+from gnnc.passes.simplify import Simplify
+from gnnc.stages import Stages
+
+
+@dataclass
+class Compilation:
+    """One signature on its way down. ``wrt``: the parameters that want gradients (none: forward alone). ``stages`` records every
+    step's text."""
+
+    traced: Func
+    wrt: tuple[str, ...]
+    index_dtype: DType
+    stages: Stages = field(default_factory=Stages)
+    vector_bits: int = 256
+    _cut: Partition | None = None
+
+    def _run(self, pass_: Pass, func: Func, stage: str) -> Func:
+        out = run_pass(pass_, func)
+        self.stages.record(stage, out)
+        return out
+
+    def _down_to_lowered(self) -> Func:
+        self.stages.record("traced", self.traced)
+        func = self._run(Simplify(), self.traced, "simplified")
+        if self.wrt:
+            func = self._run(Differentiate(self.wrt), func, "joint")
+            func = self._run(Simplify(), func, "joint-simplified")
+        return self._run(LowerSoftmax(), func, "lowered")
+
+    def cut(self) -> Partition:
+        """The forward and backward halves; the backward's is empty when nothing wants a gradient."""
+        if self._cut is None:
+            func = self._down_to_lowered()
+            n = len(self.traced.results)
+            if self.wrt:
+                self._cut = partition(func, n)
+                self.stages.record("forward", self._cut.forward)
+            else:
+                self._cut = Partition(func, func, n, (), ())
+        return self._cut
+
+    def _plan(self, func: Func, stage: str) -> PlanSpec:
+        plan = schedule(classify(fuse(func)), self.vector_bits)
+        verify_plan(plan)
+        self.stages.record(stage, plan)
+        return plan
+
+    def forward_plan(self) -> PlanSpec:
+        """The forward as sweeps and dense steps. Its results are the layer's, then the saved values."""
+        return self._plan(self.cut().forward, "forward-plan")
+
+    def backward_plan(self) -> PlanSpec:
+        """The backward as sweeps and dense steps."""
+        func = self.cut().backward
+        self.stages.record("backward", func)
+        func = self._run(Simplify(), func, "backward-simplified")
+        return self._plan(func, "backward-plan")
+
+    def lower(self, plan: PlanSpec) -> LoweredPlan:
+        """Kernels of a plan for a CPU."""
+        lowered = lower_plan(plan, self.index_dtype, emit_llvm)
+        for name, text in lowered.kernels.items():
+            self.stages.record(name, text, "ll")
+        return lowered
+
+    def part(self, name: str) -> Callable[[], PlanSpec]:
+        return {"forward": self.forward_plan, "backward": self.backward_plan}[name]
