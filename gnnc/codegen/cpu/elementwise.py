@@ -110,23 +110,31 @@ def emit_elementwise(k: Lanes, v: Value, args: list[Reg]) -> Reg:
         return k.bits(op, *args)
     if op == "not":
         return k.bits("xor", args[0], k.const(True, "i1"))
+    given = list(zip(v.operands, args, strict=True))
     if op == "where":
-        x, y = (convert(k, a, d, out) for a, d in zip(args[1:], dtypes[1:], strict=True))
+        x, y = (_operand(k, o, a, out) for o, a in given[1:])
         return k.select(args[0], x, y)
     if op in _FLOAT_COMPARE:
         common = promote(*dtypes)
         common = common.acc if common is not BOOL else DTYPES["u8"]
-        x, y = (convert(k, a, d, common) for a, d in zip(args, dtypes, strict=True))
+        x, y = (_operand(k, o, a, common) for o, a in given)
         if common.is_float:
             return k.compare(_FLOAT_COMPARE[op], x, y)
         sign = "" if op in ("eq", "ne") else "u" if common.kind == "uint" else "s"
         return k.compare(f"{sign}{op}", x, y)
-    x, *rest = (convert(k, a, d, out) for a, d in zip(args, dtypes, strict=True))
+    x, *rest = (_operand(k, o, a, out) for o, a in given)
     if op in ("add", "sub", "mul", "div"):
         return k.arith(op, x, rest[0])
     if op in ("maximum", "minimum"):
         return extremum(k, op, x, rest[0], out)
     return _unary(k, v, op, x, rest, out)
+
+
+def _operand(k: Lanes, o: Value, x: Reg, to: DType) -> Reg:
+    """An operand in the dtype of the arithmetic; a constant keeps all its digits."""
+    if o.op == "const" and to.is_float and o.type.dtype.is_float:
+        return k.const(o.attr("value"), register_type(to))
+    return convert(k, x, o.type.dtype, to)
 
 
 def extremum(k: Lanes, op: str, x: Reg, y: Reg, d: DType) -> Reg:

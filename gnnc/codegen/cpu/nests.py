@@ -167,6 +167,11 @@ class _OneNest:
         return _Job(s, expr, strides_over(self.axes, parts, s.value.type.dims, s.target.strides))
 
     def _aligned(self, v: Value, own: bool = False) -> _Expr:
+        root = v
+        while root.op in ("reshape", "broadcast", "slice") and root.operands[0].type.size == v.type.size:
+            root = root.operands[0]
+        if root in self.nest.inlined and not own:
+            v = root  # still in registers: its scratch is only written by this nest
         key: object = v
         if key in self.exprs:
             return self.exprs[key]
