@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .monoid import Monoid
 
 
-def _key(attr: Attr) -> object:
+def attr_key(attr: Attr) -> object:
     """Attributes by value *and* kind: 1, 1.0 and True are different, so are 0.0 and -0.0; nan equals itself."""
     if isinstance(attr, tuple):
-        return tuple(_key(a) for a in attr)
+        return tuple(attr_key(a) for a in attr)
     return type(attr).__name__, repr(attr)
 
 
@@ -56,7 +56,7 @@ class Builder:
     # ---- making values
 
     def _intern(self, op: str, operands: tuple[Value, ...], attrs: Attrs, type: Type) -> Value:
-        key = (op, operands, tuple((k, _key(v)) for k, v in attrs), type)
+        key = (op, operands, tuple((k, attr_key(v)) for k, v in attrs), type)
         if key not in self._interned:
             self._interned[key] = Value(op, operands, attrs, type, self.loc)
         return self._interned[key]

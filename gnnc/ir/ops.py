@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .types import I32, DType, Type, TypeRuleError
+from .types import DTYPES, I32, DType, Type, TypeRuleError
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -113,7 +113,55 @@ class OpDef:
                 out[name] = default
         if extra := set(attrs) - set(out):
             raise TypeRuleError("attribute", f"{self.name} has no attribute {sorted(extra)[0]}")
+        for name, value in out.items():
+            kind, holds = ATTR_KINDS.get(name, ("anything", _anything))
+            if not holds(value):
+                raise TypeRuleError("attribute", f"{self.name} needs {name} to be {kind}, not {value!r}")
         return out
+
+
+def _anything(_a: Any) -> bool:
+    return True
+
+
+def _is_int(a: Any) -> bool:
+    return isinstance(a, int) and not isinstance(a, bool)
+
+
+def _is_number(a: Any) -> bool:
+    return isinstance(a, int | float) and not isinstance(a, bool)
+
+
+def _is_count(a: Any) -> bool:
+    return _is_int(a) and a >= 0
+
+
+def _is_text(a: Any) -> bool:
+    return isinstance(a, str)
+
+
+# What an attribute may hold, by its name (one name means one thing in the whole table): (in words, test). `axis` and the sides are
+# judged by the type rules, which say the mend.
+ATTR_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("a string", _is_text),
+    "value": ("a number or bool", lambda a: isinstance(a, int | float)),
+    "dtype": (f"one of {', '.join(DTYPES)}", lambda a: isinstance(a, str) and a in DTYPES),
+    "monoid": ("a string", _is_text),
+    "part": ("a string", _is_text),
+    "space": ("a string", _is_text),
+    "slope": ("a number", _is_number),
+    "alpha": ("a number", _is_number),
+    "min": ("a number or None", lambda a: a is None or _is_number(a)),
+    "max": ("a number or None", lambda a: a is None or _is_number(a)),
+    "keepdim": ("a bool", lambda a: isinstance(a, bool)),
+    "dims": ("a tuple of sizes", lambda a: isinstance(a, tuple) and all(_is_count(d) for d in a)),
+    "start": ("a position", _is_count),
+    "stop": ("a position", _is_count),
+    "before": ("a count", _is_count),
+    "after": ("a count", _is_count),
+    "size": ("a count", _is_count),
+    "rank": ("a positive count", lambda a: _is_count(a) and a > 0),
+}
 
 
 class _Required:

@@ -332,7 +332,8 @@ def _eval_contract(args: list[Array], v: Value, c: EvalContext) -> Array:
     space = join_space([o.type.space for o in v.operands])
     rows = c.graph.rows(space)
     x, g = (np.broadcast_to(a, (rows, *a.shape[1:])) for a in (x, g))
-    return np.einsum("rk,rf->kf", x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))[None]
+    lead = prod(x.shape[:-1])
+    return np.einsum("rk,rf->kf", x.reshape(lead, x.shape[-1]), g.reshape(lead, g.shape[-1]))[None]
 
 
 def _d_contract(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:

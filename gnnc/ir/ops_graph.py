@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .ops import REQUIRED, Array, EvalContext, OpDef, RuleContext, register
-from .types import DTYPES, SPACES, Type, TypeRuleError
+from .types import BOOL, DTYPES, SPACES, Type, TypeRuleError
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -21,12 +21,21 @@ def _no_eval(_args: list[Array], v: Value, _c: EvalContext) -> Array:
 
 
 def _infer_const(_t: list[Type], attrs: dict[str, Any], _c: RuleContext) -> Type:
-    return Type("param", DTYPES[attrs["dtype"]])
+    value, dtype = attrs["value"], DTYPES[attrs["dtype"]]
+    kind = "float" if dtype.is_float else "bool" if dtype is BOOL else "int"
+    if type(value).__name__ != kind:
+        raise TypeRuleError("dtype", f"a {dtype} constant needs a Python {kind}, not {value!r}")
+    if kind == "int":
+        low, high = (0, 1 << dtype.bits) if dtype.kind == "uint" else (-(1 << dtype.bits - 1), 1 << dtype.bits - 1)
+        if not low <= value < high:
+            raise TypeRuleError("dtype", f"the constant {value} does not fit {dtype}")
+    return Type("param", dtype)
 
 
 def _eval_const(_args: list[Array], v: Value, _c: EvalContext) -> Array:
-    d = v.type.dtype
-    return np.full((1,), v.attr("value"), dtype=np.float64 if d.is_float else bool if d.kind == "bool" else np.int64)
+    from .interpreter import numpy_dtype
+
+    return np.full((1,), v.attr("value"), dtype=numpy_dtype(v.type.dtype))
 
 
 def _infer_input(_t: list[Type], attrs: dict[str, Any], _c: RuleContext) -> Type:
