@@ -7,6 +7,7 @@ not in it. Kernels of the forward and the backward are separate cache entries, s
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gnnc
-from gnnc.codegen.cpu import Target, compile_llvm, host_target, link_shared, load_in_process
+from gnnc.codegen.cpu.jit import compile_llvm, host_target, link_shared, load_in_process
 from gnnc.ir.core import Func
 from gnnc.ir.printer import print_func
 from gnnc.ir.types import DTYPES, Type
@@ -124,9 +125,10 @@ class CompiledLayer:
             for name, text in lowered.kernels.items():
                 files[f"{name}.o"] = compile_llvm(text, host_target())
                 files[f"{name}.ll"] = text.encode()
-                shared = link_shared(files[f"{name}.o"])
-                if shared is not None:
-                    files[f"{name}.so"] = shared
+                with tempfile.TemporaryDirectory() as folder:
+                    library = Path(folder) / f"{name}.so"
+                    if link_shared(files[f"{name}.o"], library):
+                        files[library.name] = library.read_bytes()
             store.put(key, files)
             return files
 
@@ -153,9 +155,6 @@ def load_kernels(plan: Plan, folder: Path | None, files: dict[str, bytes]) -> di
         if folder is not None and f"{name}.so" in files:
             out |= load_shared(folder / f"{name}.so", [name])
         else:
-            run, finish = load_in_process(files[f"{name}.o"], name)
-            out[name] = CpuKernel(run, finish)
+            loaded = load_in_process(files[f"{name}.o"])
+            out[name] = CpuKernel(loaded.address(f"{name}_run"), loaded.address(f"{name}_finish"), keep=loaded)
     return out
-
-
-__all__ = ["CompiledLayer", "Signature", "Target", "compiler_digest", "load_kernels"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gnnc.codegen.cpu import emit_llvm
+from gnnc.codegen.cpu.sweep import emit_llvm
 from gnnc.codegen.plan import LoweredPlan, lower_plan
 from gnnc.ir.core import Func
 from gnnc.ir.sweep import PlanSpec

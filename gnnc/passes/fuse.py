@@ -71,7 +71,8 @@ def fuse(func: Func) -> PlanSpec:
 def assign_levels(order: list[Value]) -> dict[Value, int]:
     """Level after which a value exists: 0 for what hangs on inputs alone, one more behind every fold, sum over rows and dense product.
 
-    As early as possible, but a level's folds to one side move later together where that lets them join a sweep of that side.
+    As early as possible, but a fold moves later where that saves a pass or loads: together with all folds of its level and side, into the
+    next sweep of that side; alone, into one that gathers everything it reads anyway.
     """
     level: dict[Value, int] = {}
     for v in order:
@@ -83,15 +84,34 @@ def assign_levels(order: list[Value]) -> dict[Value, int]:
             groups.setdefault((level[v], v.attr("to")), []).append(v)
     for at, side in sorted(groups, reverse=True):
         limit = _latest(order, level)
-        targets = sorted(t for t, s in groups if s == side and t > at)
-        target = next((t for t in targets if all(limit[f] >= t for f in groups[at, side])), None)
-        if target is not None:
-            groups[target, side] += groups.pop((at, side))
-            moved = dict.fromkeys(groups[target, side], target)
-            for v in order:
-                low = max((level[o] for o in v.operands), default=0)
-                level[v] = max(low + 1, moved.get(v, level[v])) if _is_work(v) else low
+        mine = groups[at, side]
+        for t in sorted(t for t, s in groups if s == side and t > at):
+            able = [f for f in mine if limit[f] >= t]
+            if len(able) < len(mine):
+                there = _gathers(groups[t, side])
+                able = [f for f in able if _gathers([f]) <= there]
+            if able:
+                groups[t, side] += able
+                groups[at, side] = [f for f in mine if f not in able]
+                moved = dict.fromkeys(groups[t, side], t)
+                for v in order:
+                    low = max((level[o] for o in v.operands), default=0)
+                    level[v] = max(low + 1, moved.get(v, level[v])) if _is_work(v) else low
+                break
     return level
+
+
+def _gathers(folds: list[Value]) -> set[Value]:
+    """Every gather that the folds' messages hang on, down to earlier folds."""
+    found: set[Value] = set()
+    stack = [o for f in folds for o in f.operands]
+    while stack:
+        v = stack.pop()
+        if v.op == "gather":
+            found.add(v)
+        elif v.type.space == "edge":
+            stack.extend(v.operands)
+    return found
 
 
 def _latest(order: list[Value], level: dict[Value, int]) -> dict[Value, int]:
