@@ -291,7 +291,9 @@ def _moments() -> Monoid:
         total = b.add(n, k)
         r = b.div(k, b.op("maximum", total, b.const(1.0)))
         d = b.sub(mean_k, mean)
-        return [total, b.add(mean, b.mul(d, r)), b.add(b.add(m2, m2_k), b.mul(b.mul(d, d), b.mul(n, r)))]
+        # d * n before anything is squared: merging with an empty side must not overflow to inf * 0
+        shift = b.mul(d, r)
+        return [total, b.add(mean, shift), b.add(b.add(m2, m2_k), b.mul(shift, b.mul(d, n)))]
 
     def var(b: Builder, n: Value, mean: Value, m2: Value, deg: Value) -> Value:
         return b.div(m2, b.op("maximum", n, b.const(1.0)))

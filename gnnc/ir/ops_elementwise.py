@@ -61,6 +61,14 @@ def _infer_where(types: list[Type], _a: dict[str, Any], _c: RuleContext) -> Type
     return _joined(types, _promoted(types[1:]))
 
 
+def _infer_clamp(types: list[Type], attrs: dict[str, Any], c: RuleContext) -> Type:
+    out = _infer_arith(types, attrs, c)
+    for bound in (attrs["min"], attrs["max"]):
+        if not out.dtype.is_float and isinstance(bound, float):
+            raise TypeRuleError("dtype", f"clamp of {out.dtype} values at {bound}", "convert with v.to('f32') or give an integer")
+    return out
+
+
 def _infer_cast(types: list[Type], attrs: dict[str, Any], _c: RuleContext) -> Type:
     if attrs["dtype"] not in DTYPES:
         raise TypeRuleError("dtype", f"unknown dtype {attrs['dtype']!r}", f"one of {', '.join(DTYPES)}")
@@ -264,7 +272,7 @@ _op(
 )
 _op("gelu", 1, _infer_float, lambda x: 0.5 * x * (1 + _np_erf(x * sqrt(0.5))), _unary(_gelu_slope), "x * Phi(x), exact (erf)")
 _op("silu", 1, _infer_float, lambda x: x * _np_sigmoid(x), _unary(_silu_slope), "x * sigmoid(x)")
-_op("clamp", 1, _infer_arith, _np_clamp, _d_clamp, "x held between min and max; slope 1 on the bounds", (("min", None), ("max", None)))
+_op("clamp", 1, _infer_clamp, _np_clamp, _d_clamp, "x held between min and max; slope 1 on the bounds", (("min", None), ("max", None)))
 _op("eq", 2, _infer_compare, lambda x, y: x == y, _none2, "x == y")
 _op("ne", 2, _infer_compare, lambda x, y: x != y, _none2, "x != y")
 _op("lt", 2, _infer_compare, lambda x, y: x < y, _none2, "x < y")

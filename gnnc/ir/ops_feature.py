@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .ops import REQUIRED, Array, EvalContext, OpDef, RuleContext, register
-from .types import F32, I32, Type, TypeRuleError, join_space, promote
+from .types import BOOL, F32, I32, Type, TypeRuleError, join_space, promote
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -43,6 +43,8 @@ def _infer_reduce(types: list[Type], attrs: dict[str, Any], _c: RuleContext) -> 
     t = types[0]
     axis = _axis(t, attrs["axis"])
     i = len(t.dims) + axis
+    if t.dtype is BOOL:
+        raise TypeRuleError("dtype", "a sum or maximum of bool values", "convert with v.to('f32')")
     dims = _swap(t.dims, axis, 1) if attrs["keepdim"] else (*t.dims[:i], *t.dims[i + 1 :])
     return Type(t.space, t.dtype.acc, dims)
 
@@ -176,7 +178,7 @@ def _infer_slice(types: list[Type], attrs: dict[str, Any], _c: RuleContext) -> T
 def _eval_slice(args: list[Array], v: Value, _c: EvalContext) -> Array:
     index: list[Any] = [slice(None)] * args[0].ndim
     index[v.attr("axis")] = slice(v.attr("start"), v.attr("stop"))
-    return args[0][tuple(index)]
+    return np.asarray(args[0][tuple(index)])
 
 
 def _d_slice(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:
@@ -333,7 +335,7 @@ def _eval_contract(args: list[Array], v: Value, c: EvalContext) -> Array:
     rows = c.graph.rows(space)
     x, g = (np.broadcast_to(a, (rows, *a.shape[1:])) for a in (x, g))
     lead = prod(x.shape[:-1])
-    return np.einsum("rk,rf->kf", x.reshape(lead, x.shape[-1]), g.reshape(lead, g.shape[-1]))[None]
+    return np.asarray(np.einsum("rk,rf->kf", x.reshape(lead, x.shape[-1]), g.reshape(lead, g.shape[-1]))[None])
 
 
 def _d_contract(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:

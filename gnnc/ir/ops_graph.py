@@ -123,8 +123,11 @@ def _infer_fold(types: list[Type], attrs: dict[str, Any], c: RuleContext) -> Typ
     for t in types:
         if t.space != "edge":
             mend = (
-                f"gather it first: g.src(v) or g.dst(v)" if t.space == "node" else f"gather it first: g.{t.space}(v)" if t.space in ("src", "dst") else
-                "a parameter has no edges; multiply it with an edge value or use g.in_degree()"
+                "gather it first: g.src(v) or g.dst(v)"
+                if t.space == "node"
+                else f"gather it first: g.{t.space}(v)"
+                if t.space in ("src", "dst")
+                else "a parameter has no edges; multiply it with an edge value or use g.in_degree()"
             )
             raise TypeRuleError("not-gathered", f"a fold reads edge values, this is a {t.space} value", mend)
     monoid = find_monoid(attrs["monoid"], c.monoids)
