@@ -7,6 +7,7 @@ not in it. Kernels of the forward and the backward are separate cache entries, s
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import threading
 from dataclasses import dataclass, field
@@ -99,6 +100,9 @@ class CompiledLayer:
 
     def executable(self, part: str) -> Executable:
         """The forward or backward, ready to run: from the disk cache, or compiled and stored there."""
+        return self._executable(part)[0]
+
+    def _executable(self, part: str) -> tuple[Executable, dict[str, bytes]]:
         with self._lock:
             if dump_folder() is not None:
                 self._record(part)
@@ -107,7 +111,7 @@ class CompiledLayer:
             if entry is None:
                 entry = self._build(part, store, key)
             plan = Plan.from_json(entry["plan.json"].decode())
-            return Executable(plan, load_kernels(plan, store.path(key), entry))
+            return Executable(plan, load_kernels(plan, store.path(key), entry)), entry
 
     def _record(self, part: str) -> None:
         c = self.compilation
@@ -122,6 +126,8 @@ class CompiledLayer:
             c = self.compilation
             lowered = c.lower(c.part(part)())
             files = {"plan.json": lowered.plan.to_json().encode()}
+            if part == "forward":
+                files["backward_inputs.json"] = json.dumps([p.name for p in c.cut().backward.params]).encode()
             for name, text in lowered.kernels.items():
                 files[f"{name}.o"] = compile_llvm(text, host_target())
                 files[f"{name}.ll"] = text.encode()
@@ -133,7 +139,7 @@ class CompiledLayer:
             return files
 
     def _make_operator(self) -> LayerOperator:
-        forward = self.executable("forward")
+        forward, entry = self._executable("forward")
         wants = any(self.signature.mask)
         return LayerOperator(
             name=self.func.name,
@@ -142,6 +148,7 @@ class CompiledLayer:
             num_results=len(self.func.results),
             mask=self.signature.mask,
             backward=(lambda: self.executable("backward")) if wants else None,
+            backward_inputs=json.loads(entry["backward_inputs.json"]) if wants else None,
         )
 
 
