@@ -94,7 +94,10 @@ class Algebra:
         return self.op(v.op, *operands, **dict(v.attrs))
 
     def conform(self, v: Value, t: Type) -> Value:
-        """`v` with exactly the type `t`: cast, broadcast and spread as needed."""
+        """`v` with exactly the type `t`: cast, broadcast and spread as needed; leading 1s too many are dropped."""
+        extra = len(v.type.dims) - len(t.dims)
+        if extra > 0:
+            v = self.reshape(v, v.type.dims[extra:])
         v = self.broadcast(v, t.dims)
         if v.type.dtype is not t.dtype:
             v = self.op("cast", v, dtype=t.dtype.name)
@@ -334,6 +337,9 @@ def _where(a: Algebra, o: tuple[Value, ...], _t: Attrs) -> Value | None:
         return a.op("where", cond, x.operands[1], y)
     if y.op == "where" and y.operands[0] is cond:
         return a.op("where", cond, x, y.operands[2])
+    if any(u.op == "where" and u.operands[0] is cond for u in x.operands) and x.op in ("add", "sub", "mul", "div", "neg"):
+        chosen = (a.conform(u.operands[1], u.type) if u.op == "where" and u.operands[0] is cond else u for u in x.operands)
+        return a.op("where", cond, a.copy(x, tuple(chosen)), y)
     return None
 
 

@@ -107,13 +107,13 @@ class Site:
 
 def _pays(site: Site, v: Value) -> bool:
     leaves, own = site.tables(v)
-    freed = sum(site.bytes(t) for t in leaves if t in own)
-    cost = site.bytes(v)
-    if freed < cost:
+    owned = [t for t in leaves if t in own]
+    freed, cost = sum(map(site.bytes, owned)), site.bytes(v)
+    if not owned or freed < cost:
         return False
     if len(leaves) == 1:
         return True
-    widest = max((t for t in leaves if t in own), key=lambda t: (site.bytes(t), -site.order[t]))
+    widest = max(owned, key=site.bytes)
     return merge_pays(site, freed, cost, widest)
 
 

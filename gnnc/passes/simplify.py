@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gnnc.ir.builder import Builder
 from gnnc.ir.core import Func, Value
+from gnnc.ir.structure import index_dtype_of
 
 from .algebra import Algebra
 from .hoist import Site, distribute, hoist
@@ -26,7 +27,7 @@ class Simplify:
     name = "simplify"
 
     def run(self, func: Func) -> Func:
-        a = Algebra(Builder.like(func))
+        a = Algebra(Builder.like(func, index_dtype_of(func)))
         for _ in range(MOST_ROUNDS):
             new = _round(a, func)
             if new.results == func.results:
