@@ -52,7 +52,7 @@ class LayerSignature:
     square: bool
     source: DefinitionSource = field(compare=False)
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(t.name for t in self.tensors)
 

@@ -7,6 +7,7 @@ file and line only.
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import sys
@@ -38,10 +39,19 @@ def make_loc(file: str, line: int, col: int | None, end_line: int | None, end_co
     return Loc(file, line, char_column(text, col), end_line or line, char_column(end_text, end_col), text)
 
 
+# Instructions that test or iterate the value before them, and may carry the position of the whole statement.
+_OF_STATEMENT = {*dis.hasjrel, *dis.hasjabs, dis.opmap["GET_ITER"]}
+
+Position = tuple[int | None, int | None, int | None, int | None]
+
+
 # Equal code objects of two files are equal to Python, so the file is part of the key.
 @lru_cache(maxsize=4096)
-def _positions(code: CodeType, file: str, lasti: int) -> tuple[int | None, int | None, int | None, int | None]:
-    return next(islice(code.co_positions(), lasti // 2, None), (None, None, None, None))
+def _positions(code: CodeType, file: str, lasti: int) -> Position:
+    at: Position = next(islice(code.co_positions(), lasti // 2, None), (None, None, None, None))
+    if at[0] is not None and at[1] is not None and at[1] > at[0] and lasti >= 2 and code.co_code[lasti] in _OF_STATEMENT:
+        return next(islice(code.co_positions(), lasti // 2 - 1, None))
+    return at
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
+# Equal for equal values of one kind only: True, 1 and 1.0 differ, so do 0.0 and -0.0; nan equals nan.
+from gnnc.ir.builder import attr_key as static_key
+
 from .errors import described
+
+__all__ = ["NotStatic", "fit", "is_static_annotation", "normalise", "static_key"]
 
 _PLAIN = (bool, int, float, str, types.NoneType)
 
@@ -82,10 +87,3 @@ def _fit_tuple(args: tuple[Any, ...], value: Any) -> tuple[bool, Any]:
         return False, value
     fitted = [fit(a, v) for a, v in zip(wanted, value, strict=True)]
     return all(ok for ok, _ in fitted), tuple(v for _, v in fitted)
-
-
-def static_key(value: Any) -> object:
-    """Equal for equal values of one kind only: True, 1 and 1.0 differ, so do 0.0 and -0.0; nan equals nan."""
-    if isinstance(value, tuple):
-        return tuple(static_key(v) for v in value)
-    return type(value).__name__, repr(value)
