@@ -86,7 +86,10 @@ def _binary(name: str, fn: Callable[..., Any], draw: Any = normal, differentiabl
     build = _op(name)
     pairs = [(edge(2, 3), edge(2, 3)), (edge(2, 1), edge(3)), (param(3), dst(2, 3)), (src(3), param(2, 1)), (param(2), param(3, 1))]
     out = [Case(p, build, lambda x, y, p=p: _aligned(fn, p, x, y), draw, differentiable) for p in pairs]
-    return [*out, Case((edge(3),), lambda b, x: b.op(name, x, x), lambda x: fn(torch.as_tensor(x), torch.as_tensor(x)).numpy(), draw, False)]
+    return [
+        *out,
+        Case((edge(3),), lambda b, x: b.op(name, x, x), lambda x: fn(torch.as_tensor(x), torch.as_tensor(x)).numpy(), draw, False),
+    ]
 
 
 def _aligned(fn: Callable[..., Any], types: tuple[Type, ...], *arrays: Array) -> Array:

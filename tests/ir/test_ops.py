@@ -126,7 +126,8 @@ def test_gradients_that_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("monoid", "part"), [("softmax_sum", "value"), ("softmax_sum", "lse"), ("maxonly", "value"), ("minonly", "value"), ("prod", "zeros"), ("prod", "nonzero")]
+    ("monoid", "part"),
+    [("softmax_sum", "value"), ("softmax_sum", "lse"), ("maxonly", "value"), ("minonly", "value"), ("prod", "zeros"), ("prod", "nonzero")],
 )
 def test_folds_without_a_gradient(monoid: str, part: str) -> None:
     b = Builder()
@@ -213,7 +214,10 @@ def test_integers_wrap_and_promote() -> None:
         (lambda b, x, m: b.where(x, x, x), "where's condition has dtype f64 (compare first, as in where(x > 0, a, b))"),
         (lambda b, x, m: b.sum(m), "a sum or maximum of bool values (convert with v.to('f32'))"),
         (lambda b, x, m: b.op("softmax", b.cast(x, I32)), "softmax of i32 scores (convert with v.to('f32'))"),
-        (lambda b, x, m: b.op("clamp", b.cast(x, I32), min=0.5), "clamp of i32 values at 0.5 (convert with v.to('f32') or give an integer)"),
+        (
+            lambda b, x, m: b.op("clamp", b.cast(x, I32), min=0.5),
+            "clamp of i32 values at 0.5 (convert with v.to('f32') or give an integer)",
+        ),
         (lambda b, x, m: b.sum(x, axis=-3), "axis -3 of a value with feature dims [2, 3] (one of [-2, -1])"),
         (
             lambda b, x, m: b.sum(x, axis=0),
@@ -241,7 +245,7 @@ def test_integers_wrap_and_promote() -> None:
         ),
         (
             lambda b, x, m: b.gather(b.input("y", dst(3)), "src"),
-            "g.src of a dst value (write g.dst(v); to gather one value at both ends annotate it (or another input) with Node[\"F\"], for "
+            'g.src of a dst value (write g.dst(v); to gather one value at both ends annotate it (or another input) with Node["F"], for '
             "graphs whose ends are the same nodes)",
         ),
         (lambda b, x, m: b.fold("sum", b.input("y", dst(3))), "a fold reads edge values, this is a dst value (gather it first: g.dst(v))"),
@@ -256,9 +260,15 @@ def test_integers_wrap_and_promote() -> None:
         ),
         (lambda b, x, m: b.fold("max", x, part="index"), "fold max has no part 'index' (one of value, arg)"),
         (lambda b, x, m: b.fold("sum", x, x), "fold sum takes 1 messages, not 2"),
-        (lambda b, x, m: b.op("softmax", b.input("y", dst(3))), "a softmax reads edge values, this is a dst value (gather it first: g.src(v) or g.dst(v))"),
+        (
+            lambda b, x, m: b.op("softmax", b.input("y", dst(3))),
+            "a softmax reads edge values, this is a dst value (gather it first: g.src(v) or g.dst(v))",
+        ),
         (lambda b, x, m: b.op("spread", x, space="edge"), "spread of edge<f64, 2, 3> to 'edge'"),
-        (lambda b, x, m: b.op("reduce_max", b.op("slice", x, axis=-1, start=0, stop=0), axis=-1), "max over an axis of size 0 has no value"),
+        (
+            lambda b, x, m: b.op("reduce_max", b.op("slice", x, axis=-1, start=0, stop=0), axis=-1),
+            "max over an axis of size 0 has no value",
+        ),
     ],
 )
 def test_refused_operands(build: object, message: str) -> None:

@@ -75,7 +75,10 @@ def test_spaces_join(spaces: list[str], joined: str) -> None:
     [
         (["src", "edge"], "operands live in different spaces: edge and src (bring the src value to the edges with g.src(v))"),
         (["edge", "dst"], "operands live in different spaces: dst and edge (bring the dst value to the edges with g.dst(v))"),
-        (["node", "edge"], "operands live in different spaces: edge and node (bring the node value to the edges with g.src(v) or g.dst(v))"),
+        (
+            ["node", "edge"],
+            "operands live in different spaces: edge and node (bring the node value to the edges with g.src(v) or g.dst(v))",
+        ),
         (
             ["src", "dst"],
             "operands live in different spaces: dst and src (bring both to the edges with g.src(v) and g.dst(v), or annotate with Node "
