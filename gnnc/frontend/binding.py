@@ -277,5 +277,5 @@ def _row_error(sig: LayerSignature, p: TensorParam, rows: int, num: dict[str, Co
         hint = f"there are {rows} {_ENDS[reverse]}: if {p.name} belongs to them, annotate it with {reverse.capitalize()}"
     else:
         unit = {"edge": "edge, in the order of edge_index", "node": "node"}.get(p.annotation.space, _ENDS[end][:-1])
-        hint = f"{p.annotation.space.capitalize()} takes one row a {unit}"
+        hint = f"{p.annotation.space.capitalize()} takes one row for every {unit}"
     return RowCountMismatch(sig.source.param(p.name), name=p.name, rows=rows, other=other, hint=hint)

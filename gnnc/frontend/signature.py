@@ -140,8 +140,8 @@ def read_signature(fn: object) -> tuple[LayerSignature, Callable[..., Any]]:
         if test(inner):
             raise NotALayerFunction(source.definition(), what=what)
     params = list(inspect.signature(fn).parameters.values())
-    _check_graph(params, inner, source)
     names = _Names(inner)
+    _check_graph(params, inner, source, names)
     tensors, statics = [], []
     for p in params[1:]:
         loc = functools.partial(source.param, p.name)
@@ -155,7 +155,7 @@ def read_signature(fn: object) -> tuple[LayerSignature, Callable[..., Any]]:
     return LayerSignature(name, tuple(tensors), tuple(statics), square, source), fn
 
 
-def _check_graph(params: list[inspect.Parameter], fn: types.FunctionType, source: DefinitionSource) -> None:
+def _check_graph(params: list[inspect.Parameter], fn: types.FunctionType, source: DefinitionSource, names: _Names) -> None:
     if not params or params[0].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         raise BadSignature(
             source.definition(),
@@ -169,11 +169,15 @@ def _check_graph(params: list[inspect.Parameter], fn: types.FunctionType, source
             message=f"{fn.__name__} is a method: its first parameter is {first.name}, not the graph",
             hint="make it a @staticmethod (above @gnnc.layer) or a function outside of the class; pass what it reads as arguments",
         )
-    if isinstance(first.annotation, SpaceAnnotation | Space):
+    try:
+        annotation = names.resolve(first.name, first.annotation, functools.partial(source.param, first.name))
+    except UserError:  # whatever a type checker is told of the graph
+        return
+    if isinstance(annotation, SpaceAnnotation | Space):
         raise BadSignature(
             source.param(first.name),
-            message=f"the first parameter {first.name} is the graph, but is annotated with {first.annotation}",
-            hint=f"put the graph in front: def {fn.__name__}(g, {first.name}: {first.annotation}, ...)",
+            message=f"the first parameter {first.name} is the graph, but is annotated with {annotation}",
+            hint=f"put the graph in front: def {fn.__name__}(g, {first.name}: {annotation}, ...)",
         )
 
 

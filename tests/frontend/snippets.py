@@ -32,7 +32,7 @@ class Module:
         self.names: dict[str, Any] = {"__name__": "user"}
 
     def run(self) -> Module:
-        exec(compile(self.path.read_bytes(), str(self.path), "exec"), self.names)
+        exec(compile(self.path.read_bytes(), str(self.path), "exec", dont_inherit=True), self.names)
         return self
 
     def __getattr__(self, name: str) -> Any:
