@@ -40,6 +40,8 @@ def family_of(spec: SweepSpec) -> tuple[str, str]:
         tables = [v for v in body if v.op == "gather" and v.attr("end") != spec.grouped_by]
         if not odd and len(tables) >= 1 and all(_one_table(f) for f in folds):
             return "spmm", "sums of one gathered row times factors that do not vary with the feature"
+        if not tables:
+            return "reduction", "sums of edge values; no node is gathered"
         if odd:
             return "reduction", f"a sum of edge messages that are no plain product ({', '.join(odd)})"
         return "reduction", "a sum of edge messages with more than one wide factor"

@@ -65,7 +65,14 @@ def degree_name(end: str, dtype: DType) -> str:
 
 def fuse(func: Func) -> PlanSpec:
     """The plan of a ``lowered`` function. Deterministic: names and order depend on the function alone."""
-    return _Fuser(narrow_extrema(merge_online_softmax(func))).plan()
+    func = narrow_extrema(merge_online_softmax(func))
+    homes: dict[Value, int] = {}
+    while True:
+        fuser = _Fuser(func, homes)
+        plan = fuser.plan()
+        if not fuser.moved:
+            return plan
+        homes = fuser.homes  # a reader was found before the step that was to make its value: again, with that value made earlier
 
 
 def assign_levels(order: list[Value]) -> dict[Value, int]:
@@ -127,7 +134,7 @@ class _Fuser:
     """One run of `fuse`. Time is counted in half steps: work in slot i is born at 2i when the slot's own epilogue may read it
     (folds), at 2i + 1 when only a later step may (sums over all rows, dense products); what hangs on inputs alone at -1."""
 
-    def __init__(self, func: Func) -> None:
+    def __init__(self, func: Func, homes: dict[Value, int]) -> None:
         self.func = func
         self.order = topological(func.results)
         self.storage = layer_storage(func)
@@ -136,6 +143,9 @@ class _Fuser:
         self.work_slot: dict[Value, int] = {}
         self.births: dict[Value, int] = {}
         self.names: dict[Value, str] = {}
+        self.homes: dict[Value, int] = {}  # where a buffer of what hangs on inputs alone is made: a slot, -1 for a map before all
+        self.planned = homes  # homes that an earlier run found to be early enough
+        self.moved = False
         self.maps: dict[int, dict[str, Slot]] = {}  # maps by birth of what they produce, then by row space
         self._lay_out()
 
@@ -247,8 +257,8 @@ class _Fuser:
             maps = self.maps.setdefault(born, {})
             maps.setdefault(v.type.space, Slot("map", 0, rows=v.type.space)).roots[name] = v
 
-    def _buffer(self, v: Value) -> tuple[str, DType]:
-        """Name and dtype of the buffer that holds `v`, demanded if there is none yet."""
+    def _buffer(self, v: Value, at: int) -> tuple[str, DType]:
+        """Name and dtype of the buffer that holds `v` for a reader at time `at`, demanded if there is none yet."""
         if v.op == "input":
             return v.name, v.type.dtype
         stored = stored_dtype(v, self.storage)
@@ -258,14 +268,33 @@ class _Fuser:
         if v not in self.names:
             taken = {*self.func.result_names, *(p.name for p in self.func.params), *self.names.values()}
             self.names[v] = next(n for n in (f"t{i}" for i in range(len(taken) + 1)) if n not in taken)
-            rounded = Value("cast", (v,), (("dtype", stored.name),), v.type.with_dtype(stored), v.loc)
-            self._emit(self.names[v], v if stored is v.type.dtype else rounded)
+        rounded = Value("cast", (v,), (("dtype", stored.name),), v.type.with_dtype(stored), v.loc)
+        root = v if stored is v.type.dtype else rounded
+        if self._birth(v) < 0:
+            self._house(v, root, at)
+        elif v not in self.homes:
+            self.homes[v] = 0
+            self._emit(self.names[v], root)
         return self.names[v], stored
+
+    def _house(self, v: Value, root: Value, at: int) -> None:
+        """Makes what hangs on inputs alone in a sweep over the same rows before `at`, where its operands may be at hand; in a map
+        before everything where there is none."""
+        if v in self.homes and 2 * self.homes[v] < at:
+            return
+        limit = min(at, 2 * self.planned.get(v, len(self.slots)) + 1)
+        fits = [i for i, s in enumerate(self.slots) if 2 * i < limit and s.kind in SIDES and self._rows(s) == v.type.space]
+        self.moved |= v in self.homes
+        self.homes[v] = fits[-1] if fits else -1
+        if fits:
+            self.slots[fits[-1]].roots[self.names[v]] = root
+        else:
+            self._emit(self.names[v], root)
 
     def _build(self, slot: Slot, at: int) -> StepSpec:
         """The step's program: a fresh function over buffers, from its roots down to what exists at time `at`."""
         program = _Program(self, slot, at)
-        results = {name: program.value(v) for name, v in slot.roots.items()}
+        results = {name: program.value(v) for name, v in list(slot.roots.items())}
         stage = "lowered" if slot.kind == "dense" else "sweep"
         params = program.ordered_params()
         func = Func(self.func.name, params, tuple(results.values()), self.func.square, stage, tuple(results), self.func.monoids)
@@ -328,10 +357,19 @@ class _Program:
             return not flipped and v is not product and v not in self.slot.roots.values()
         if _is_work(v):
             return f.work_slot[v] * 2 != self.at
-        return 0 <= f._birth(v) < self.at
+        if f._birth(v) < 0:
+            return self._is_cheaper_loaded(v)
+        return f._birth(v) < self.at
+
+    def _is_cheaper_loaded(self, v: Value) -> bool:
+        """Whether `v`, which hangs on inputs alone, is in a buffer by now and smaller than what it is made of."""
+        home = self.fuser.homes.get(v)
+        if home is None or v.type.space == "param" or self.at < 0 or 2 * home >= self.at:
+            return False
+        return v.type.row_bytes < sum(p.type.row_bytes for p in topological([v]) if p.op == "input" and p.type.space != "param")
 
     def _load(self, v: Value) -> Value:
-        name, dtype = self.fuser._buffer(v)
+        name, dtype = self.fuser._buffer(v, self.at)
         self.params[name] = self.b.input(name, v.type.with_dtype(dtype))
         return self.b.cast(self.params[name], v.type.dtype)
 

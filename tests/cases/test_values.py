@@ -304,5 +304,6 @@ def test_variance_far_from_zero_does_not_cancel():
     m = cases.values((1000, 1), "offset")
     g = graph([(0, 0)] * 1000, 1)
     want = m.var(unbiased=False).sqrt().item()
-    assert edge_std(g, m.float()).item() == pytest.approx(m.float().double().std(unbiased=False).item(), rel=1e-3)
+    # At 1e4 an f32 step is 1e-3, a tenth of the deviation: E[m^2] - E[m]^2 has no right digit left, Welford's update most of one.
+    assert edge_std(g, m.float()).item() == pytest.approx(m.float().double().std(unbiased=False).item(), rel=0.1)
     assert edge_std(g, m).item() == pytest.approx(want, rel=1e-9)

@@ -67,7 +67,7 @@ def test_weights_squared_are_no_online_softmax():
 def test_backward_of_attention_is_one_sweep_each_way():
     forward, backward = halves(programs.GATV2)
     assert shape(forward) == ["dst"]
-    assert shape(backward) in (["dst", "src"], ["map dst", "dst", "src"])
+    assert shape(backward) == ["dst", "src"]  # dout . out is made in the first and read by the second
     written = [r for s in (*forward.steps, *backward.steps) for r in s.func.results if r.type.space == "edge"]
     assert written == []
 
