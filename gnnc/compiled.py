@@ -17,6 +17,7 @@ from typing import Any
 
 import gnnc
 from gnnc.codegen.cpu.jit import compile_llvm, host_target, link_shared, load_in_process
+from gnnc.ir.builder import free_inputs
 from gnnc.ir.core import Func
 from gnnc.ir.printer import print_func
 from gnnc.ir.types import DTYPES, Type
@@ -61,6 +62,11 @@ class Signature:
     def __str__(self) -> str:
         parts = [f"{n}: {t}" + ("*" if m else "") for n, t, m in zip(self.names, self.types, self.mask, strict=True)]
         return ", ".join(parts)
+
+
+def constant_results(func: Func, wrt: tuple[str, ...]) -> tuple[str, ...]:
+    """Results that hang on none of the parameters ``wrt``: they require no gradient."""
+    return tuple(n for n, r in zip(func.result_names, func.results, strict=True) if not {p.name for p in free_inputs((r,))} & set(wrt))
 
 
 @dataclass
@@ -115,7 +121,7 @@ class CompiledLayer:
 
     def _record(self, part: str) -> None:
         c = self.compilation
-        c.lower(c.part(part)())
+        c.lower(part)
         write_dump(self.func.name, c.stages)
 
     def _build(self, part: str, store: DiskCache, key: CacheKey) -> dict[str, bytes]:
@@ -124,7 +130,7 @@ class CompiledLayer:
             if found is not None:
                 return found
             c = self.compilation
-            lowered = c.lower(c.part(part)())
+            lowered = c.lower(part)
             files = {"plan.json": lowered.plan.to_json().encode()}
             if part == "forward":
                 files["backward_inputs.json"] = json.dumps([p.name for p in c.cut().backward.params]).encode()
@@ -149,6 +155,7 @@ class CompiledLayer:
             mask=self.signature.mask,
             backward=(lambda: self.executable("backward")) if wants else None,
             backward_inputs=json.loads(entry["backward_inputs.json"]) if wants else None,
+            constant_results=constant_results(self.func, self.signature.wrt),
         )
 
 

@@ -8,7 +8,6 @@ The backward half is made when it is first asked for. A verifier runs behind eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gnnc.codegen.cpu.sweep import emit_llvm
@@ -39,6 +38,8 @@ class Compilation:
     stages: Stages = field(default_factory=Stages)
     vector_bits: int = 256
     _cut: Partition | None = None
+    _plans: dict[str, PlanSpec] = field(default_factory=dict)
+    _lowered: dict[str, LoweredPlan] = field(default_factory=dict)
 
     def _run(self, pass_: Pass, func: Func, stage: str) -> Func:
         out = run_pass(pass_, func)
@@ -66,10 +67,12 @@ class Compilation:
         return self._cut
 
     def _plan(self, func: Func, stage: str) -> PlanSpec:
-        plan = schedule(classify(fuse(func)), self.vector_bits)
-        verify_plan(plan)
-        self.stages.record(stage, plan)
-        return plan
+        if stage not in self._plans:
+            plan = schedule(classify(fuse(func)), self.vector_bits)
+            verify_plan(plan)
+            self.stages.record(stage, plan)
+            self._plans[stage] = plan
+        return self._plans[stage]
 
     def forward_plan(self) -> PlanSpec:
         """The forward as sweeps and dense steps. Its results are the layer's, then the saved values."""
@@ -78,16 +81,16 @@ class Compilation:
     def backward_plan(self) -> PlanSpec:
         """The backward as sweeps and dense steps."""
         func = self.cut().backward
-        self.stages.record("backward", func)
-        func = self._run(Simplify(), func, "backward-simplified")
+        if "backward-plan" not in self._plans:
+            self.stages.record("backward", func)
+            func = self._run(Simplify(), func, "backward-simplified")
         return self._plan(func, "backward-plan")
 
-    def lower(self, plan: PlanSpec) -> LoweredPlan:
-        """Kernels of a plan for a CPU."""
-        lowered = lower_plan(plan, self.index_dtype, emit_llvm)
-        for name, text in lowered.kernels.items():
-            self.stages.record(name, text, "ll")
-        return lowered
-
-    def part(self, name: str) -> Callable[[], PlanSpec]:
-        return {"forward": self.forward_plan, "backward": self.backward_plan}[name]
+    def lower(self, part: str) -> LoweredPlan:
+        """The runtime plan and kernels, for a CPU, of the ``forward`` or the ``backward``."""
+        if part not in self._lowered:
+            plan = {"forward": self.forward_plan, "backward": self.backward_plan}[part]()
+            self._lowered[part] = lower_plan(plan, self.index_dtype, emit_llvm)
+            for name, text in self._lowered[part].kernels.items():
+                self.stages.record(name, text, "ll")
+        return self._lowered[part]

@@ -22,6 +22,7 @@ class Stages:
     """The texts of one compilation in order: (file name, text)."""
 
     entries: list[tuple[str, str]] = field(default_factory=list)
+    folder: Path | None = None  # where they were dumped first: later stages of the same compilation join them
 
     def record(self, name: str, what: Func | PlanSpec | str, ext: str = "gir") -> None:
         text = what if isinstance(what, str) else print_plan(what) if isinstance(what, PlanSpec) else print_func(what)
@@ -74,20 +75,14 @@ def write_dump(layer: str, stages: Stages) -> None:
     root = dump_folder()
     if root is None or not stages.entries:
         return
-    root.mkdir(parents=True, exist_ok=True)
-    n = 0
-    while True:
-        folder = root / (layer if n == 0 else f"{layer}-{n}")
-        try:
-            folder.mkdir()
-            break
-        except FileExistsError:
-            first = folder / stages.entries[0][0]
-            if first.exists() and _same(folder, stages):
-                return
-            n += 1
-    stages.write(folder)
-
-
-def _same(folder: Path, stages: Stages) -> bool:
-    return all((folder / f).exists() and (folder / f).read_text(encoding="utf-8") == t for f, t in stages.entries)
+    if stages.folder is None or stages.folder.parent != root:
+        root.mkdir(parents=True, exist_ok=True)
+        n = 0
+        while True:
+            stages.folder = root / (layer if n == 0 else f"{layer}-{n}")
+            try:
+                stages.folder.mkdir()
+                break
+            except FileExistsError:
+                n += 1
+    stages.write(stages.folder)

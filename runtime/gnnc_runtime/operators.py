@@ -94,7 +94,9 @@ class _Layer:
         mask: tuple[bool, ...],
         backward: Callable[[], Executable] | None,
         backward_inputs: tuple[str, ...] | None,
+        constant_results: frozenset[str],
     ) -> None:
+        self.constant_results = constant_results
         self.name, self.forward, self.num_results, self.mask = name, forward, num_results, mask
         self._make_backward, self._backward_inputs = backward, backward_inputs
         self._lock = threading.RLock()
@@ -131,7 +133,9 @@ def _autograd_kernel(layer: _Layer) -> Callable[..., Any]:
     plan, mask = layer.forward.plan, layer.mask
     n, num_outputs = len(plan.inputs), len(plan.outputs)
     fixed = tuple(
-        i for i, o in enumerate(plan.outputs) if i >= layer.num_results or not TORCH_DTYPES[plan.buffer(o).dtype].is_floating_point
+        i
+        for i, o in enumerate(plan.outputs)
+        if i >= layer.num_results or not TORCH_DTYPES[plan.buffer(o).dtype].is_floating_point or o in layer.constant_results
     )
     nones = (None,) * (len(FORM_ARGS) + len(COUNT_ARGS))
 
@@ -237,7 +241,7 @@ class LayerOperator:
     ``num_results`` results, then values to save. ``mask``: which tensors want gradients. ``backward``: makes the backward when it is
     first needed; its plan takes any of the forward's inputs and outputs by name and ``grad_<result>``, and returns ``d_<input>`` for the
     masked inputs. ``backward_inputs``: the names it takes, so that the forward knows what to save before the backward exists (None: the
-    backward is made at the first forward that records).
+    backward is made at the first forward that records). ``constant_results``: results that hang on no masked input: they require no gradient.
 
     Raises ValueError when the name is taken by another plan or ``mask`` does not fit.
     """
@@ -251,6 +255,7 @@ class LayerOperator:
         mask: Sequence[bool],
         backward: Callable[[], Executable] | None = None,
         backward_inputs: Sequence[str] | None = None,
+        constant_results: Sequence[str] = (),
     ) -> None:
         mask = tuple(mask)
         if len(mask) != len(forward.plan.inputs):
@@ -262,7 +267,7 @@ class LayerOperator:
             found = _layers.get(op_name)
             if found is None:
                 names = None if backward_inputs is None else tuple(backward_inputs)
-                found = _layers[op_name] = _Layer(op_name, forward, num_results, mask, backward, names)
+                found = _layers[op_name] = _Layer(op_name, forward, num_results, mask, backward, names, frozenset(constant_results))
         if (found.forward.plan, found.mask, found.num_results) != (forward.plan, mask, num_results):
             raise ValueError(f"operator gnnc::{op_name} exists with another plan")
         self._layer, self._op, self._count, self.mask = found, found.op, num_results, mask
