@@ -12,8 +12,12 @@ class GraphError(GnncError, ValueError):
 
 
 class GraphTypeError(GnncError, TypeError):
-    """Something of the wrong type where a graph was expected."""
+    """Something of the wrong type where a graph or a part of one was expected."""
 
 
 class IndexRangeError(GnncError, IndexError):
     """A node number that is negative or not smaller than its count."""
+
+
+class ImmutableError(GnncError, AttributeError):
+    """An attribute of something immutable was assigned or deleted."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from .errors import GraphError, GraphTypeError, IndexRangeError
-from .forms import Form, group
+from .errors import GraphError, GraphTypeError, ImmutableError
+from .foreign import edges_of_networkx, edges_of_scipy, weight_of_scipy
+from .forms import Form, group, row_offsets
+from .graph_checks import check_count, check_counts, check_edge_ids, check_edge_index, check_index_tensor, check_indptr, check_range
+from .selfloops import Fill, add_loops, loop_attr
 
 T = TypeVar("T")
-INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What `explain` and schedules ask: mean and maximum degree and empty rows at each end."""
+    """What `explain` and schedules ask: mean and maximum degree and empty rows at each end (in: destinations, out: sources)."""
 
     mean_in: float
     max_in: int
@@ -29,85 +32,55 @@ class Stats:
     empty_out: int
 
 
-def _describe(x: object) -> str:
-    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-
-
-def _count(name: str, n: object) -> int:
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise GraphTypeError(f"{name} must be an int, not {type(n).__name__}")
-    if n < 0:
-        raise GraphError(f"{name} must not be negative, is {n}")
-    return n
-
-
-def _counts(num_src: int | None, num_dst: int | None, example: str) -> tuple[int, int]:
-    if num_src is None and num_dst is None:
-        raise GraphError(f"how many nodes? Give num_src or num_dst (one stands for both), as in {example}")
-    src = _count("num_src", num_dst if num_src is None else num_src)
-    return src, _count("num_dst", num_src if num_dst is None else num_dst)
-
-
-def check_edge_index(edge_index: object) -> Tensor:
-    """``edge_index`` if it is an int32 or int64 tensor [2, E]. Raises GraphTypeError or GraphError."""
-    if not isinstance(edge_index, Tensor):
-        raise GraphTypeError(f"edge_index must be a tensor of int32 or int64 [2, E], not {_describe(edge_index)}")
-    if edge_index.dtype not in INDEX_DTYPES:
-        raise GraphTypeError(f"edge_index must be int32 or int64, not {edge_index.dtype}")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise GraphError(f"edge_index must have shape [2, E], not {list(edge_index.shape)}")
-    return edge_index
-
-
-def _check_range(ids: Tensor, count: int, what: str) -> None:
-    """Raises IndexRangeError, naming the first offender, before anything is built of ``ids`` (int64)."""
-    if ids.numel() == 0:
-        return
-    low, high = (int(x) for x in torch.aminmax(ids))
-    if low < 0 or high >= count:
-        at = int(((ids < 0) | (ids >= count)).nonzero()[0])
-        raise IndexRangeError(f"{what}[{at}] is {int(ids[at])}, not in 0 .. {count - 1} (num_{what} is {count})")
-
-
 class Graph:
     """A sparse pattern: edge ``e`` goes from ``src[e]`` to ``dst[e]``. Duplicates and self-loops are ordinary edges.
 
     Make one with `from_edge_index`, `from_csr`, `from_scipy` or `from_networkx`. Node numbers are checked there, once. Derived forms
-    (`in_form`, `out_form`, degrees) are built when first asked for and kept. Immutable, picklable, safe to share between threads.
+    (`in_form`, `out_form`) are built when first asked for and kept; nobody may change their tensors. Immutable, picklable, safe to share
+    between threads.
     """
 
-    __slots__ = ("__weakref__", "_cache", "_edge_index", "_lock", "num_dst", "num_edges", "num_src")
+    __slots__ = ("__weakref__", "_cache", "_locks", "_pairs", "num_dst", "num_edges", "num_src")
 
     num_src: int
     num_dst: int
     num_edges: int
-    _edge_index: Tensor
+    _pairs: Tensor  # [2, E] of index_dtype, contiguous, seen by nobody else
     _cache: dict[object, Any]
-    _lock: threading.RLock
+    _locks: dict[int, threading.RLock]  # by process: a forked child must not wait for a thread that only its parent has
 
-    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int) -> None:
-        """Takes over a checked, contiguous int64 [2, E] that nobody else changes; use the ``from_...`` functions instead."""
-        for name, value in (
-            ("_edge_index", edge_index),
-            ("num_src", num_src),
-            ("num_dst", num_dst),
-            ("num_edges", int(edge_index.shape[1])),
-            ("_cache", {}),
-            ("_lock", threading.RLock()),
-        ):
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise GraphTypeError("make a Graph with Graph.from_edge_index, from_csr, from_scipy or from_networkx")
+
+    @classmethod
+    def _own(cls, pairs: Tensor, num_src: int, num_dst: int) -> Graph:
+        """Takes over checked edges [2, E] that nobody else changes."""
+        self = object.__new__(cls)
+        num_edges = int(pairs.shape[1])
+        narrow = max(num_src, num_dst, num_edges) < 2**31
+        values = {
+            "num_src": num_src,
+            "num_dst": num_dst,
+            "num_edges": num_edges,
+            "_pairs": pairs.to(torch.int32 if narrow else torch.int64).contiguous(),
+            "_cache": {},
+            "_locks": {},
+        }
+        for name, value in values.items():
             object.__setattr__(self, name, value)
+        return self
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a Graph is immutable: make another one")
+        raise ImmutableError(f"a Graph is immutable: {name} cannot be set, make another Graph")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("a Graph is immutable: make another one")
+        raise ImmutableError(f"a Graph is immutable: {name} cannot be deleted, make another Graph")
 
     def __repr__(self) -> str:
         return f"Graph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}, device={str(self.device)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Graph, (self._edge_index, self.num_src, self.num_dst)
+        return type(self).from_edge_index, (self._pairs, self.num_src, self.num_dst)  # checks what a file says
 
     def __copy__(self) -> Graph:
         return self
@@ -115,22 +88,25 @@ class Graph:
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         return self  # immutable
 
-    # ---- front doors
+    # ---- front doors. Tensors made in inference mode could not take part in autograd later, so none is made in it.
 
     @classmethod
+    @torch.inference_mode(False)
     def from_edge_index(cls, edge_index: Tensor, num_src: int | None = None, num_dst: int | None = None) -> Graph:
-        """A graph from ``edge_index`` [2, E] (int32 or int64, any layout): row 0 sources, row 1 destinations. One count stands for both.
+        """A graph from ``edge_index`` [2, E] (int32 or int64, any strides): row 0 sources, row 1 destinations. One count stands for both.
 
-        Raises GraphTypeError (TypeError), GraphError (ValueError), IndexRangeError (IndexError). The tensor is copied.
+        The tensor is copied. Raises GraphTypeError (a TypeError), GraphError (a ValueError), IndexRangeError (an IndexError).
         """
         ei = check_edge_index(edge_index)
-        src, dst = _counts(num_src, num_dst, "Graph.from_edge_index(edge_index, num_src=x.shape[0])")
-        own = ei.detach().to(torch.int64, copy=True).contiguous()
-        _check_range(own[0], src, "src")
-        _check_range(own[1], dst, "dst")
-        return cls(own, src, dst)
+        src, dst = check_counts(num_src, num_dst)
+        # Copied as it is and checked then: before anything narrows a number, and what was checked cannot be edited afterwards.
+        pairs = ei.detach().clone(memory_format=torch.contiguous_format).as_subclass(Tensor)
+        check_range(pairs[0], "src", src, "edge_index[0, {}]")
+        check_range(pairs[1], "dst", dst, "edge_index[1, {}]")
+        return cls._own(pairs, src, dst)
 
     @classmethod
+    @torch.inference_mode(False)
     def from_csr(
         cls,
         indptr: Tensor,
@@ -141,65 +117,65 @@ class Graph:
         num_src: int | None = None,
         num_dst: int | None = None,
     ) -> Graph:
-        """A graph from edges grouped by one end. ``indptr`` [rows + 1], ``indices`` [E]: the far ends; ``edge_ids`` [E]: each slot's
-        position in the caller's edge order (default: slot order). The grouped side's count is ``len(indptr) - 1``.
+        """A graph from edges grouped by one end. ``indptr`` [rows + 1]; ``indices`` [E]: the far ends; ``edge_ids`` [E]: each slot's position
+        in the caller's edge order (default: slot order). The grouped side has ``len(indptr) - 1`` nodes; the other one as many unless
+        its count is given. All int32 or int64, any strides, on one device; copied.
 
         Raises GraphTypeError, GraphError, IndexRangeError.
         """
         if grouped_by not in ("dst", "src"):
             raise GraphError(f"grouped_by must be 'dst' or 'src', not {grouped_by!r}")
-        given = [("indptr", indptr), ("indices", indices)] + ([] if edge_ids is None else [("edge_ids", edge_ids)])
-        for name, t in given:
-            if not isinstance(t, Tensor) or t.dtype not in INDEX_DTYPES or t.dim() != 1:
-                raise GraphTypeError(f"{name} must be a one-dimensional int32 or int64 tensor, not {_describe(t)}")
-        ptr, far = indptr.long(), indices.long()
-        if len(ptr) < 1 or int(ptr[0]) != 0 or int(ptr[-1]) != len(far) or bool((ptr[1:] < ptr[:-1]).any()):
-            raise GraphError(f"indptr must rise from 0 to the number of edges, {len(far)}")
-        rows, mine, other = len(ptr) - 1, *((num_dst, num_src) if grouped_by == "dst" else (num_src, num_dst))
-        if mine is not None and mine != rows:
-            raise GraphError(f"num_{grouped_by} is {mine}, but indptr has {rows} rows")
-        near = torch.repeat_interleave(torch.arange(rows, device=ptr.device), ptr[1:] - ptr[:-1])
-        if edge_ids is not None:
-            ids = edge_ids.long()
-            if len(ids) != len(far) or not torch.equal(ids.sort().values, torch.arange(len(far), device=ids.device)):
-                raise GraphError(f"edge_ids must be a permutation of 0 .. {len(far) - 1}")
-            near, far = torch.empty_like(near).scatter_(0, ids, near), torch.empty_like(far).scatter_(0, ids, far)
-        count = rows if other is None else other
-        if grouped_by == "dst":
-            return cls.from_edge_index(torch.stack([far, near]), count, rows)
-        return cls.from_edge_index(torch.stack([near, far]), rows, count)
+        ptr = check_index_tensor(indptr, "indptr", "[rows + 1]", 1).detach().to(torch.int64, copy=True)
+        far = check_index_tensor(indices, "indices", "[E]", 1).detach().to(torch.int64, copy=True)
+        ids = None if edge_ids is None else check_index_tensor(edge_ids, "edge_ids", "[E]", 1).detach().to(torch.int64, copy=True)
+        for name, t in (("indices", far), ("edge_ids", ids)):
+            if t is not None and t.device != ptr.device:
+                raise GraphError(f"indptr is on {ptr.device}, {name} on {t.device}: move them to one device")
+        check_indptr(ptr, len(far))
+        rows, far_end = len(ptr) - 1, "src" if grouped_by == "dst" else "dst"
+        given = {"src": num_src, "dst": num_dst}
+        if given[grouped_by] is not None and check_count(f"num_{grouped_by}", given[grouped_by]) != rows:
+            raise GraphError(f"num_{grouped_by} is {given[grouped_by]}, but indptr has {rows} rows")
+        count = rows if given[far_end] is None else check_count(f"num_{far_end}", given[far_end])
+        check_range(far, far_end, count, "indices[{}]")
+        near = torch.repeat_interleave(torch.arange(rows, device=ptr.device), ptr.diff(), output_size=len(far))
+        pairs = torch.stack([far, near] if grouped_by == "dst" else [near, far])
+        if ids is not None:
+            check_edge_ids(ids, len(far))
+            pairs = torch.empty_like(pairs).index_copy_(1, ids, pairs)
+        return cls._own(pairs, *((count, rows) if grouped_by == "dst" else (rows, count)))
 
+    @overload
     @classmethod
-    def from_scipy(cls, matrix: Any, *, return_weight: bool = False) -> Any:
-        """A graph from a scipy sparse adjacency [num_src, num_dst]: entry (i, j) is an edge i -> j. Stored entries are edges, explicit zeros
-        and duplicates included. With ``return_weight``: (graph, values [E])."""
-        if not hasattr(matrix, "tocoo"):
-            raise GraphTypeError(f"from_scipy takes a scipy sparse matrix, not {_describe(matrix)}")
-        coo = matrix.tocoo(copy=False)
-        ei = torch.stack([torch.as_tensor(coo.row.astype("int64")), torch.as_tensor(coo.col.astype("int64"))])
-        graph = cls.from_edge_index(ei, int(coo.shape[0]), int(coo.shape[1]))
-        return (graph, torch.as_tensor(coo.data.copy())) if return_weight else graph
+    def from_scipy(cls, matrix: Any, *, return_weight: Literal[False] = False) -> Graph: ...
+    @overload
+    @classmethod
+    def from_scipy(cls, matrix: Any, *, return_weight: Literal[True]) -> tuple[Graph, Tensor]: ...
+    @classmethod
+    @torch.inference_mode(False)
+    def from_scipy(cls, matrix: Any, *, return_weight: bool = False) -> Graph | tuple[Graph, Tensor]:
+        """A graph, on the CPU, from a scipy sparse adjacency matrix or array [num_src, num_dst]: entry (i, j) is an edge i -> j.
+
+        Every stored entry is an edge, explicit zeros and duplicates included, in the matrix's storage order (that of its ``tocoo()``). With
+        ``return_weight``: (graph, values [E]). Raises GraphTypeError.
+        """
+        edge_index, num_src, num_dst, values = edges_of_scipy(matrix)
+        graph = cls.from_edge_index(edge_index, num_src, num_dst)
+        return (graph, weight_of_scipy(values)) if return_weight else graph
 
     @classmethod
     def from_networkx(cls, graph: Any) -> Graph:
-        """A node graph from a networkx graph: nodes in the order of ``graph.nodes``; every edge of an undirected graph both ways."""
-        if not (hasattr(graph, "nodes") and hasattr(graph, "edges") and hasattr(graph, "is_directed")):
-            raise GraphTypeError(f"from_networkx takes a networkx graph, not {_describe(graph)}")
-        number = {node: i for i, node in enumerate(graph.nodes)}
-        pairs: list[tuple[int, int]] = []
-        for edge in graph.edges():
-            u, v = number[edge[0]], number[edge[1]]
-            pairs.append((u, v))
-            if not graph.is_directed() and u != v:
-                pairs.append((v, u))
-        ei = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t()
-        return cls.from_edge_index(ei, len(number))
+        """A node graph, on the CPU, from a networkx graph. Nodes are numbered in the order of ``graph.nodes``, edges follow ``graph.edges()``;
+        every edge of an undirected graph goes both ways, one after the other, a loop once. Raises GraphTypeError."""
+        edge_index, num_nodes = edges_of_networkx(graph)
+        return cls.from_edge_index(edge_index, num_nodes)
 
     # ---- what it is
 
     @property
     def device(self) -> torch.device:
-        return self._edge_index.device
+        """Where the graph's tensors are."""
+        return self._pairs.device
 
     @property
     def is_square(self) -> bool:
@@ -207,90 +183,119 @@ class Graph:
         return self.num_src == self.num_dst
 
     @property
-    def edge_index(self) -> Tensor:
-        """int64 [2, E] in the caller's edge order. Do not change it in place."""
-        return self._edge_index
-
-    @property
     def index_dtype(self) -> torch.dtype:
         """dtype of the forms' indices: int32 where every count fits, else int64."""
-        return torch.int32 if max(self.num_src, self.num_dst, self.num_edges) < 2**31 else torch.int64
+        return self._pairs.dtype
 
-    def _once(self, key: object, make: Callable[[], T]) -> T:
-        if key not in self._cache:
-            with self._lock:
-                if key not in self._cache:
-                    self._cache[key] = make()
-        out: T = self._cache[key]
+    @property
+    def edge_index(self) -> Tensor:
+        """int64 [2, E] in the caller's edge order: a copy, kept until it is edited, so that no edit reaches the graph."""
+        known = self._cache.get("edge_index")
+        if known is None or known[0]._version != known[1]:
+            with torch.inference_mode(False):
+                copy = self._pairs.to(torch.int64, copy=True)
+            known = self._cache["edge_index"] = (copy, copy._version)
+        out: Tensor = known[0]
         return out
 
-    def in_form(self) -> Form:
-        """Edges grouped by destination."""
-        src, dst = self._edge_index
-        return self._once("in", lambda: group(dst, src, self.num_dst, self.index_dtype))
-
-    def out_form(self) -> Form:
-        """Edges grouped by source."""
-        src, dst = self._edge_index
-        return self._once("out", lambda: group(src, dst, self.num_src, self.index_dtype))
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        """What `make` returns, made at the first call with this key by one thread; no other thread sees half of it."""
+        found = self._cache.get(key)
+        if found is None:
+            with self._locks.setdefault(os.getpid(), threading.RLock()), torch.inference_mode(False):
+                found = self._cache.get(key)
+                if found is None:
+                    found = self._cache[key] = make()
+        out: T = found
+        return out
 
     @property
     def in_indptr(self) -> Tensor:
-        return self.in_form().indptr
+        """int64 [num_dst + 1]: where each destination's slots begin."""
+        return self._once("in_indptr", lambda: row_offsets(self._pairs[1], self.num_dst))
+
+    @property
+    def out_indptr(self) -> Tensor:
+        """int64 [num_src + 1]: where each source's slots begin."""
+        return self._once("out_indptr", lambda: row_offsets(self._pairs[0], self.num_src))
+
+    def in_form(self) -> Form:
+        """Edges grouped by destination; ``indices`` are sources."""
+        return self._once("in", lambda: group(self.in_indptr, self._pairs[1], self._pairs[0]))
+
+    def out_form(self) -> Form:
+        """Edges grouped by source; ``indices`` are destinations."""
+        return self._once("out", lambda: group(self.out_indptr, self._pairs[0], self._pairs[1]))
 
     @property
     def in_indices(self) -> Tensor:
+        """``index_dtype`` [E]: the source of each slot, grouped by destination."""
         return self.in_form().indices
 
     @property
     def in_edge_ids(self) -> Tensor:
+        """``index_dtype`` [E]: the edge of each slot, grouped by destination."""
         return self.in_form().edge_ids
 
     @property
-    def out_indptr(self) -> Tensor:
-        return self.out_form().indptr
-
-    @property
     def out_indices(self) -> Tensor:
+        """``index_dtype`` [E]: the destination of each slot, grouped by source."""
         return self.out_form().indices
 
     @property
     def out_edge_ids(self) -> Tensor:
+        """``index_dtype`` [E]: the edge of each slot, grouped by source."""
         return self.out_form().edge_ids
 
     def in_degree(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Edges that enter each destination, [num_dst]."""
-        return self._once(("in_degree", dtype), lambda: self.in_indptr.diff().to(dtype))
+        """Edges that enter each destination: a new tensor [num_dst]."""
+        return self.in_indptr.diff().to(dtype)
 
     def out_degree(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Edges that leave each source, [num_src]."""
-        return self._once(("out_degree", dtype), lambda: self.out_indptr.diff().to(dtype))
+        """Edges that leave each source: a new tensor [num_src]."""
+        return self.out_indptr.diff().to(dtype)
 
     def stats(self) -> Stats:
-        """Degree statistics of both ends."""
+        """Degree statistics of both ends; needs no form."""
 
-        def make() -> Stats:
-            out: list[Any] = []
-            for d in (self.in_indptr.diff(), self.out_indptr.diff()):
-                out += [self.num_edges / max(len(d), 1), int(d.max()) if len(d) else 0, int((d == 0).sum())]
-            return Stats(*out)
+        def one(degree: Tensor) -> tuple[float, int, int]:
+            if not len(degree):
+                return 0.0, 0, 0
+            return self.num_edges / len(degree), int(degree.max()), int((degree == 0).sum())
 
-        return self._once("stats", make)
+        return self._once("stats", lambda: Stats(*one(self.in_indptr.diff()), *one(self.out_indptr.diff())))
 
     # ---- other graphs
 
+    @torch.inference_mode(False)
     def reverse(self) -> Graph:
         """Every edge turned round, edge order kept."""
-        return Graph(self._edge_index.flip(0), self.num_dst, self.num_src)
+        return self._own(self._pairs.flip(0), self.num_dst, self.num_src)
 
+    @torch.inference_mode(False)
     def to(self, device: torch.device | str) -> Graph:
-        """This graph on another device (itself if it is there)."""
-        moved = self._edge_index.to(device)
-        return self if moved is self._edge_index else Graph(moved, self.num_src, self.num_dst)
+        """This graph on another device; itself if it is there."""
+        moved = self._pairs.to(device)
+        return self if moved is self._pairs else self._own(moved, self.num_src, self.num_dst)
 
-    def with_self_loops(self, mode: str = "remaining", fill: Any = 1.0, edge_attr: Tensor | None = None) -> Any:
-        """This graph with a loop on each of the first ``min(num_src, num_dst)`` nodes: see `selfloops.py`. (graph, edge_attr) when
-        ``edge_attr`` is given."""
-        from .selfloops import with_self_loops
+    @overload
+    def with_self_loops(self, mode: str = ..., fill: Fill = ..., edge_attr: None = ...) -> Graph: ...
+    @overload
+    def with_self_loops(self, mode: str = ..., fill: Fill = ..., *, edge_attr: Tensor) -> tuple[Graph, Tensor]: ...
+    @overload
+    def with_self_loops(self, mode: str, fill: Fill, edge_attr: Tensor) -> tuple[Graph, Tensor]: ...
+    def with_self_loops(self, mode: str = "replace", fill: Fill = 1.0, edge_attr: Tensor | None = None) -> Graph | tuple[Graph, Tensor]:
+        """This graph with a loop on each of the first ``min(num_src, num_dst)`` nodes: surviving edges first, in order, then the loops.
 
-        return with_self_loops(self, mode, fill, edge_attr)
+        ``mode``: "append" leaves existing loops alone (A + I), "replace" drops them first, "remaining" keeps one loop of a node that has some,
+        with the attribute of the last of them. ``fill``: the attribute of new loops: a number, a tensor that broadcasts to [n, *dims], or
+        "mean", "sum", "max" or "min" of the attributes that enter the node (without the dropped loops for "replace"; 0 where none do).
+
+        With ``edge_attr`` [E, *dims] (on the graph's device) the result is (graph, edge_attr); gradients flow to the edges that survive or
+        are reduced, never to a loop that was dropped. Raises GraphError, GraphTypeError.
+        """
+        loops = add_loops(self._pairs, min(self.num_src, self.num_dst), mode)
+        if edge_attr is None:
+            return self._own(loops.pairs, self.num_src, self.num_dst)
+        attr = loop_attr(self._pairs, self.num_dst, loops, fill, edge_attr)
+        return self._own(loops.pairs, self.num_src, self.num_dst), attr
