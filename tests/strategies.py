@@ -99,7 +99,15 @@ class _Maker:
         to = self.draw(st.sampled_from(["dst", "src"]))
         name, part = self.draw(
             st.sampled_from(
-                [("sum", "value"), ("sum", "value"), ("mean", "value"), ("max", "value"), ("min", "value"), ("moments", "var"), ("softmax", "")]
+                [
+                    ("sum", "value"),
+                    ("sum", "value"),
+                    ("mean", "value"),
+                    ("max", "value"),
+                    ("min", "value"),
+                    ("moments", "var"),
+                    ("softmax", ""),
+                ]
             )
         )
         if name == "softmax":

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +33,10 @@ from gnnc.ir.interpreter import run_scalar
 from gnnc.ir.monoid import Component, Monoid
 from gnnc.ir.ops import Array
 from gnnc.ir.printer import print_func
+from gnnc.ir.structure import monoid_funcs
 from gnnc.ir.types import F32, Type
 
+from .captured import Identity
 from .errors import UserError, described
 from .source import source_line
 from .tracing import TracedValue, Tracer, as_number
@@ -63,7 +66,8 @@ def monoid(cls: type) -> UserMonoid:
     if not inspect.isclass(cls):
         raise BadMonoid(None, message=f"a monoid is a class, not {described(cls)}")
     made = UserMonoid(cls)
-    made.to_ir()
+    with suppress(NameError):  # a helper defined further down: tried again at the first use
+        made.to_ir()
     return made
 
 
@@ -74,15 +78,17 @@ class UserMonoid:
         self.cls, self.__name__, self.__doc__ = cls, cls.__name__, inspect.getdoc(cls)
         self.__module__, self.__qualname__ = cls.__module__, cls.__qualname__
         self._methods = _methods(cls)
-        self._seen: object = None
+        self._identity = Identity(cls)
+        self._seen = ""
         self._ir: Monoid | None = None
+        self._digest: tuple[Monoid, str] | None = None
 
     def __repr__(self) -> str:
         return f"<gnnc.monoid {self.__name__}>"
 
     def to_ir(self) -> Monoid:
         """The fold as data. Traced again when a value that its methods read from outside has changed."""
-        seen = [_outside(f, set()) for f in self._methods.values()]
+        seen = self._identity.digest()
         if self._ir is None or seen != self._seen:
             ir = _trace(self)
             check_laws(self, ir)
@@ -90,19 +96,24 @@ class UserMonoid:
         return self._ir
 
     def fingerprint(self) -> str:
-        """sha256 of the fold's text: equal for equal folds, in every process."""
+        """sha256 (hex) of the fold's data: equal for equal folds, in every process."""
         ir = self.to_ir()
-        funcs = [("step", ir.step), ("combine", ir.combine), *ir.parts, *([("grad", ir.grad)] if ir.grad else [])]
-        fields = [ir.name, str(ir.arity), repr(ir.components), *(f"{k}\n{print_func(f)}" for k, f in funcs)]
-        digest = hashlib.sha256()
-        for text in fields:
-            data = text.encode()
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return digest.hexdigest()
+        if self._digest is None or self._digest[0] is not ir:
+            self._digest = ir, _digest(ir)
+        return self._digest[1]
 
     def loc(self, method: str) -> Loc | None:
         """Where a method is defined."""
         return _loc(self._methods[method]) if method in self._methods else None
+
+
+def _digest(ir: Monoid) -> str:
+    fields = [ir.name, str(ir.arity), repr(ir.components), *(f"{role}\n{print_func(f)}" for role, f in monoid_funcs(ir))]
+    out = hashlib.sha256()
+    for text in fields:
+        data = text.encode()
+        out.update(len(data).to_bytes(8, "little") + data)
+    return out.hexdigest()
 
 
 def _loc(f: Callable[..., Any]) -> Loc:
@@ -134,22 +145,6 @@ def _methods(cls: type) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _outside(f: Callable[..., Any], seen: set[object]) -> object:
-    """What a function reads from outside, by value where it is plain data."""
-    inner = inspect.unwrap(getattr(f, "__func__", f))
-    if not inspect.isfunction(inner) or inner in seen:
-        return None
-    seen.add(inner)
-    names = inspect.getclosurevars(inner)
-    found: list[object] = [inner.__code__]
-    for name, value in sorted({**names.globals, **names.nonlocals}.items()):
-        if inspect.isfunction(value) and not value.__module__.startswith("gnnc."):
-            found.append((name, _outside(value, seen)))
-        elif value is None or isinstance(value, bool | int | float | str | tuple):
-            found.append((name, type(value).__name__, repr(value)))
-    return tuple(found)
-
-
 # ---- tracing
 
 
@@ -160,10 +155,16 @@ def _numbers(owner: UserMonoid, state: object) -> tuple[tuple[float, ...], bool]
     for x in items:
         number = as_number(x)
         if number is None:
-            raise BadMonoid(owner.loc("init"), message=f"{owner.__name__}.init returned {described(x)}", hint="a state is a number or a tuple of numbers")
+            raise BadMonoid(
+                owner.loc("init"),
+                message=f"{owner.__name__}.init returned {described(x)}",
+                hint="a state is a number or a tuple of numbers",
+            )
         out.append(float(number))
     if not out:
-        raise BadMonoid(owner.loc("init"), message=f"{owner.__name__}.init returned an empty tuple", hint="a state is a number or a tuple of numbers")
+        raise BadMonoid(
+            owner.loc("init"), message=f"{owner.__name__}.init returned an empty tuple", hint="a state is a number or a tuple of numbers"
+        )
     return tuple(out), isinstance(state, tuple)
 
 
@@ -183,17 +184,26 @@ class _Shapes:
         args = [b.input(f"a{i}", SCALAR) for i in range(inputs)]
         out = call(*(TracedValue(tracer, a) for a in args))
         items = out if isinstance(out, tuple) else (out,)
-        if len(items) != results or (results > 1) != isinstance(out, tuple) and not (results == 1 and self.is_tuple):
+        if len(items) != results or ((results > 1) != isinstance(out, tuple) and not (results == 1 and self.is_tuple)):
             want = f"a tuple of {results}" if results > 1 else "one value"
-            got = f"a tuple of {len(items)}" if isinstance(out, tuple) else described(out) if not isinstance(out, TracedValue) else "one value"
+            got = (
+                f"a tuple of {len(items)}"
+                if isinstance(out, tuple)
+                else described(out)
+                if not isinstance(out, TracedValue)
+                else "one value"
+            )
             raise BadMonoid(
-                self.owner.loc(method), message=f"{self.owner.__name__}.{method} returned {got}, not {want}", hint="states have one shape: what init returns"
+                self.owner.loc(method),
+                message=f"{self.owner.__name__}.{method} returned {got}, not {want}",
+                hint="states have one shape: what init returns",
             )
         return Func(method, tuple(args), tuple(self._scalar(tracer, method, x) for x in items), stage="scalar")
 
     def _scalar(self, tracer: Tracer, method: str, x: object) -> Value:
         if not isinstance(x, TracedValue) and as_number(x) is None:
-            raise BadMonoid(self.owner.loc(method), message=f"{self.owner.__name__}.{method} returned {described(x)} in its result", hint="results are values and numbers")
+            what = f"{self.owner.__name__}.{method} returned {described(x)}"
+            raise BadMonoid(self.owner.loc(method), message=what, hint="it returns values and numbers, alone or in one flat tuple")
         b = tracer.builder
         v = tracer.lift(x, F32)
         if v.type.dtype.kind == "bool":
@@ -206,8 +216,8 @@ def _arity(owner: UserMonoid, method: str, most: int | None, least: int) -> int:
     parameters = inspect.signature(owner._methods[method]).parameters.values()
     n = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
     if n < least or (most is not None and n > most):
-        want = f"{least} arguments" if most == least else f"{least} arguments or more"
-        raise BadMonoid(owner.loc(method), message=f"{owner.__name__}.{method} takes {n} arguments, not {want}")
+        want = str(least) if most == least else f"{least} or more"
+        raise BadMonoid(owner.loc(method), message=f"{owner.__name__}.{method} takes {n} argument{'s' * (n != 1)}, not {want}")
     return n
 
 
@@ -287,7 +297,9 @@ def check_laws(owner: UserMonoid, ir: Monoid) -> None:
         if not ok.all():
             i = int(np.argmin(ok))
             text = ", ".join(" and ".join(f"{m:g}" for m in messages[t, :, i]) for t in range(count))
-            raise BrokenMonoidLaw(owner.loc("combine"), message=f"{law}: it finishes as {x[i]:g}, not {y[i]:g}, for the messages {text}", hint=_HINT)
+            raise BrokenMonoidLaw(
+                owner.loc("combine"), message=f"{law}: it finishes as {x[i]:g}, not {y[i]:g}, for the messages {text}", hint=_HINT
+            )
 
     assert n == len(init)
     name = f"{owner.__name__}.combine"

@@ -14,6 +14,7 @@ from .builder import Builder
 from .core import Func, Value, topological
 from .interpreter import run_scalar
 from .monoid import Monoid, find_monoid, no_gradient
+
 # (comparison, what is taken where it holds: the left or the right side) -> kind
 _CHOICES = {
     ("gt", "left"): "max",

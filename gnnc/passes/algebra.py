@@ -20,7 +20,7 @@ import numpy as np
 from gnnc.ir.builder import Builder
 from gnnc.ir.core import Value
 from gnnc.ir.ops import EvalContext, GraphArrays, get_op
-from gnnc.ir.types import Dims, DType, Type, broadcast_dims
+from gnnc.ir.types import Dims, DType, Type
 
 Attrs = dict[str, Any]
 Rule = Callable[["Algebra", tuple[Value, ...], Attrs], "Value | None"]
@@ -539,6 +539,9 @@ def _fold(a: Algebra, o: tuple[Value, ...], t: Attrs) -> Value | None:
         return a.op("fold", x.operands[0], **t)
     if linear and x.op == "neg":
         return a.neg(a.op("fold", x.operands[0], **t))
+    if x.op == "neg" and t["monoid"] in ("max", "min"):
+        other = a.op("fold", x.operands[0], **{**t, "monoid": "min" if t["monoid"] == "max" else "max"})
+        return a.neg(other) if t["part"] == "value" else other
     if linear and x.op == "pad":
         return a.op("pad", a.op("fold", x.operands[0], **t), **dict(x.attrs))
     if linear and x.op == "spread":

@@ -77,7 +77,9 @@ def _positive(u: Value, operands: list[bool]) -> bool:
             return all(operands)
         case "where":
             return all(operands[1:])
-        case "sqrt" | "rsqrt" | "reshape" | "broadcast" | "slice" | "transpose" | "cast" | "spread" | "gather" | "reduce_sum" | "reduce_max":
+        case (
+            "sqrt" | "rsqrt" | "reshape" | "broadcast" | "slice" | "transpose" | "cast" | "spread" | "gather" | "reduce_sum" | "reduce_max"
+        ):
             return operands[0]
         case "pow":
             return operands[0]

@@ -9,7 +9,7 @@ has `MEAN_DEGREE` edges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnnc.ir.core import Func, Value
 from gnnc.ir.ops import get_op
@@ -18,6 +18,7 @@ from .algebra import Algebra, aligned
 from .storage import layer_storage, stored_dtype
 
 MEAN_DEGREE = 16
+MOST_PARTS = 64
 REDUCING = ("matmul", "reduce_sum", "reduce_max", "argmax")
 VIEWS = ("reshape", "broadcast", "slice", "transpose", "pad", "concat")
 
@@ -147,28 +148,40 @@ class Part:
     stop: int
 
 
-def _parts(site: Site, v: Value, axis: int, sign: int, start: int, stop: int) -> list[Part]:
-    if site.side[v] == "edge":
-        if v.op == "neg":
-            return _parts(site, v.operands[0], axis, -sign, start, stop)
-        if v.op in ("add", "sub"):
-            x, y = v.operands
-            other = sign if v.op == "add" else -sign
-            return _parts(site, x, axis, sign, start, stop) + _parts(site, y, axis, other, start, stop)
-        if v.op == "concat" and v.attr("axis") == axis:
-            found, at = [], start
-            for o in v.operands:
-                n = o.type.dims[axis]
-                found += _parts(site, o, axis, sign, at, at + n)
-                at += n
-            return found
-    return [Part(v, sign, start, stop)]
+def _parts(site: Site, v: Value, axis: int, size: int) -> list[Part]:
+    """`v` as a sum of parts along `axis`, read through sums, differences and concatenations of both ends."""
+    found: list[Part] = []
+    stack = [Part(v, 1, 0, size)]
+    while stack:
+        p = stack.pop()
+        u = p.value
+        if site.side[u] != "edge" or len(found) + len(stack) > MOST_PARTS:
+            found.append(p)
+        elif u.op in ("neg", "add", "sub"):
+            last = -p.sign if u.op in ("neg", "sub") else p.sign
+            stack.append(replace(p, value=u.operands[-1], sign=last))
+            if len(u.operands) == 2:
+                stack.append(replace(p, value=u.operands[0]))
+        elif u.op == "concat" and u.attr("axis") == axis:
+            at, inner = p.start, []
+            for o in u.operands:
+                inner.append(Part(o, p.sign, at, at + o.type.dims[axis]))
+                at = inner[-1].stop
+            stack.extend(reversed(inner))
+        else:
+            found.append(p)
+    return found
 
 
 def _product(v: Value) -> list[Value]:
-    if v.op != "mul":
-        return [v]
-    return _product(v.operands[0]) + _product(v.operands[1])
+    found, stack = [], [v]
+    while stack:
+        u = stack.pop()
+        if u.op == "mul" and len(found) + len(stack) < MOST_PARTS:
+            stack.extend(reversed(u.operands))
+        else:
+            found.append(u)
+    return found
 
 
 def distribute(site: Site, v: Value) -> Value | None:
@@ -181,13 +194,13 @@ def distribute(site: Site, v: Value) -> Value | None:
     size = whole.type.dims[axis]
     if v.op == "reduce_sum":
         factors = _product(whole)
-        spread = [f for f in factors if len(f.type.dims) >= -axis and f.type.dims[axis] == size and len(_parts(site, f, axis, 1, 0, size)) > 1]
+        spread = [f for f in factors if len(f.type.dims) >= -axis and f.type.dims[axis] == size and len(_parts(site, f, axis, size)) > 1]
         if not spread:
             return None
         whole = spread[0]
         factors.remove(whole)
         rest = factors
-    parts = _parts(site, whole, axis, 1, 0, size)
+    parts = _parts(site, whole, axis, size)
     sides = [Site.join([site.side[p.value], *(site.side[r] for r in rest)]) for p in parts]
     left = {(p.start, p.stop) for p, s in zip(parts, sides, strict=True) if s == "edge"}
     if all(s == "edge" for s in sides) or sum(b - a for a, b in left) >= size or len(parts) == 1:

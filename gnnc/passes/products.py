@@ -17,6 +17,7 @@ from .algebra import Algebra, aligned, only_ones_moved
 from .facts import harmless_when_empty, is_positive
 from .hoist import Site, merge_pays
 
+MOST_FACTORS = 64
 LINEAR = ("sum", "mean")
 EXTREMA = ("max", "min")
 
@@ -44,31 +45,40 @@ def _under(dims: Dims, old: Dims, new: Dims) -> Dims:
 
 
 def flatten(site: Site, v: Value, deep: bool = False) -> tuple[list[Factor], int]:
-    """The factors of `v` and its sign. Unless `deep`, a product with other readers is a factor as it is."""
-    return _flatten(site, v, deep, True)
+    """The factors of `v` in order, and its sign. Unless `deep`, a product with other readers is a factor as it is; so is whatever
+    would make them more than `MOST_FACTORS`."""
+    found: list[Factor] = []
+    sign = 1
+    stack: list[tuple[Value, tuple[tuple[Dims, Dims], ...], bool]] = [(v, (), False)]
+    while stack:
+        u, path, inverse = stack.pop()
+        opens = (u is v or deep or site.only_user(u) is not None) and u.type.space != "param" and len(found) + len(stack) < MOST_FACTORS
+        if opens and u.op == "neg":
+            sign = -sign
+            stack.append((u.operands[0], path, inverse))
+        elif opens and u.op in ("mul", "div"):
+            stack.append((u.operands[1], path, inverse != (u.op == "div")))
+            stack.append((u.operands[0], path, inverse))
+        elif opens and u.op == "broadcast":
+            stack.append((u.operands[0], path, inverse))
+        elif u.op == "reshape" and u.type.space != "param" and only_ones_moved(u.operands[0].type.dims, u.type.dims):
+            inside = u.operands[0]
+            path = ((inside.type.dims, u.type.dims), *path)
+            if opens:
+                stack.append((inside, path, inverse))
+            else:
+                found.append(_factor(inside, path, inverse))
+        else:
+            found.append(_factor(u, path, inverse))
+    return found, sign
 
 
-def _flatten(site: Site, v: Value, deep: bool, root: bool) -> tuple[list[Factor], int]:
-    if v.type.space == "param":
-        return [Factor(v, _strip(v.type.dims))], 1
-    if root or deep or site.only_user(v) is not None:
-        if v.op == "neg":
-            found, sign = _flatten(site, v.operands[0], deep, False)
-            return found, -sign
-        if v.op in ("mul", "div"):
-            left, s = _flatten(site, v.operands[0], deep, False)
-            right, t = _flatten(site, v.operands[1], deep, False)
-            if v.op == "div":
-                right = [Factor(f.value, f.dims, not f.inverse) for f in right]
-            return left + right, s * t
-        if v.op == "broadcast":
-            return _flatten(site, v.operands[0], deep, False)
-    if v.op == "reshape" and only_ones_moved(v.operands[0].type.dims, v.type.dims):
-        inside = v.operands[0]
-        looks_in = deep or root or site.only_user(v) is not None
-        found, sign = _flatten(site, inside, deep, False) if looks_in else ([Factor(inside, _strip(inside.type.dims))], 1)
-        return [Factor(f.value, _under(f.dims, inside.type.dims, v.type.dims), f.inverse) for f in found], sign
-    return [Factor(v, _strip(v.type.dims))], 1
+def _factor(v: Value, path: tuple[tuple[Dims, Dims], ...], inverse: bool) -> Factor:
+    """`v` behind the reshapes of `path`, the innermost first."""
+    dims = _strip(v.type.dims)
+    for old, new in path:
+        dims = _under(dims, old, new)
+    return Factor(v, dims, inverse)
 
 
 def multiply(a: Algebra, terms: list[tuple[Value, bool]]) -> Value:
@@ -153,14 +163,20 @@ def _pull_positive(site: Site, v: Value) -> Value | None:
     return a.conform(_guarded(a, a.mul(best, scale), scale, end), v.type)
 
 
-def _addends(site: Site, v: Value, sign: int, root: bool = True) -> list[tuple[Value, int]]:
-    if root or site.only_user(v) is not None:
-        if v.op == "neg":
-            return _addends(site, v.operands[0], -sign, False)
-        if v.op in ("add", "sub"):
-            x, y = v.operands
-            return _addends(site, x, sign, False) + _addends(site, y, sign if v.op == "add" else -sign, False)
-    return [(v, sign)]
+def _addends(site: Site, v: Value) -> list[tuple[Value, int]]:
+    """The terms of a sum nobody else reads the parts of, each with its sign."""
+    found: list[tuple[Value, int]] = []
+    stack = [(v, 1)]
+    while stack:
+        u, sign = stack.pop()
+        if u.op in ("neg", "add", "sub") and (u is v or site.only_user(u) is not None):
+            last = -sign if u.op in ("neg", "sub") else sign
+            stack.append((u.operands[-1], last))
+            if len(u.operands) == 2:
+                stack.append((u.operands[0], sign))
+        else:
+            found.append((u, sign))
+    return found
 
 
 def _total(a: Algebra, terms: list[tuple[Value, int]]) -> Value:
@@ -177,7 +193,7 @@ def _pull_addends(site: Site, v: Value) -> Value | None:
         return None
     if any(u.attr("monoid") not in EXTREMA for u in site.users[m]):
         return None
-    terms = _addends(site, m, 1)
+    terms = _addends(site, m)
     out = [t for t in terms if site.side[t[0]] in (end, "param")]
     kept = [t for t in terms if site.side[t[0]] not in (end, "param")]
     if not out or not kept:
@@ -197,7 +213,9 @@ def _pull_matmul(site: Site, v: Value) -> Value | None:
         return None
     product = dense[0].value
     rest = [f for f in factors if f is not dense[0]]
-    if any(f.dims and f.dims[-1] != 1 for f in rest) or any(u not in _chain(site, v.operands[0]) and u is not v for u in site.users[product]):
+    if any(f.dims and f.dims[-1] != 1 for f in rest) or any(
+        u not in _chain(site, v.operands[0]) and u is not v for u in site.users[product]
+    ):
         return None
     x, w = product.operands
     terms = [(site.env[x], False), *((a.reshape(site.env[f.value], f.dims), f.inverse) for f in rest)]
@@ -265,7 +283,11 @@ def _known_sum(site: Site, v: Value, by_factors: dict[tuple[str, frozenset[tuple
     # The outer factors, as they stand under the sum: with the summed axis as a 1.
     for f in factors:
         if f is not inner[0]:
-            back = _under(f.dims, v.operands[0].type.dims, total.type.dims) if only_ones_moved(v.operands[0].type.dims, total.type.dims) else None
+            back = (
+                _under(f.dims, v.operands[0].type.dims, total.type.dims)
+                if only_ones_moved(v.operands[0].type.dims, total.type.dims)
+                else None
+            )
             if back is None:
                 return None
             at = len(product.type.dims) + axis
@@ -329,7 +351,11 @@ def _merge(site: Site, group: list[Factor]) -> list[list[Factor]]:
         return []
     wide = buckets[-1]
     for narrow in list(buckets[:-1]):
-        fits = all(n in (1, w) for n, w in zip(aligned(narrow[0].dims, len(wide[0].dims)), wide[0].dims, strict=True)) if len(narrow[0].dims) <= len(wide[0].dims) else False
+        fits = (
+            all(n in (1, w) for n, w in zip(aligned(narrow[0].dims, len(wide[0].dims)), wide[0].dims, strict=True))
+            if len(narrow[0].dims) <= len(wide[0].dims)
+            else False
+        )
         freed = sum(site.bytes(f.value) for f in [*narrow, *wide])
         if fits and merge_pays(site, freed, site.bytes(wide[0].value), wide[0].value):
             wide = [*narrow, *wide]
