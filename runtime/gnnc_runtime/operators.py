@@ -241,7 +241,8 @@ class LayerOperator:
     ``num_results`` results, then values to save. ``mask``: which tensors want gradients. ``backward``: makes the backward when it is
     first needed; its plan takes any of the forward's inputs and outputs by name and ``grad_<result>``, and returns ``d_<input>`` for the
     masked inputs. ``backward_inputs``: the names it takes, so that the forward knows what to save before the backward exists (None: the
-    backward is made at the first forward that records). ``constant_results``: results that hang on no masked input: they require no gradient.
+    backward is made at the first forward that records). ``constant_results``: results that hang on no masked input and so require no
+    gradient.
 
     Raises ValueError when the name is taken by another plan or ``mask`` does not fit.
     """

@@ -6,10 +6,14 @@ thread that has not begun, so nested use cannot deadlock and a busy pool only me
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from queue import SimpleQueue
 
 import torch
@@ -17,6 +21,41 @@ import torch
 RangeFn = Callable[[int, int], None]
 # Ranges per thread: enough to even out tasks of unlike size, few enough that pulling one (about 1 us) costs nothing.
 RANGES_PER_THREAD = 8
+
+
+@cache
+def _libraries() -> tuple[Callable[[int], int] | None, Callable[[], int] | None, Callable[[int], None] | None]:
+    """MKL's and OpenMP's own settings of the calling thread, as far as torch has these libraries: MKL_Set_Num_Threads_Local,
+    omp_get_max_threads, omp_set_num_threads."""
+    for file in sorted((Path(torch.__file__).parent / "lib").glob("*torch_cpu.*")):
+        try:
+            # PyDLL: these take no time, so the GIL is kept.
+            library = ctypes.PyDLL(str(file))
+        except OSError:
+            continue
+        mkl = getattr(library, "MKL_Set_Num_Threads_Local", None)
+        get, put = getattr(library, "omp_get_max_threads", None), getattr(library, "omp_set_num_threads", None)
+        return mkl, get if put is not None else None, put if get is not None else None
+    return None, None, None
+
+
+def _set_threads(mkl: int, omp: int) -> tuple[int, int]:
+    """Sets how many threads torch's libraries use when called from this thread (mkl 0: as set globally); returns what was set."""
+    set_mkl, get_omp, set_omp = _libraries()
+    before = (set_mkl(mkl) if set_mkl is not None else 0), (get_omp() if get_omp is not None else 1)
+    if set_omp is not None and omp != before[1]:
+        set_omp(omp)
+    return before
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch operations of this thread run on this thread alone: what they compute does not depend on the number of threads."""
+    before = _set_threads(1, 1)
+    try:
+        yield
+    finally:
+        _set_threads(*before)
 
 
 class _Job:
@@ -97,6 +136,8 @@ class _Pool:
                 self._size += 1
 
     def _serve(self) -> None:
+        torch.get_num_threads()  # torch sets up its own threads for this one now, not later
+        _set_threads(1, 1)
         jobs = self._jobs
         while True:
             jobs.get().help()
