@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from itertools import pairwise
 from math import isnan
 from typing import Any
 
@@ -433,12 +434,18 @@ def _concat(a: Algebra, o: tuple[Value, ...], t: Attrs) -> Value | None:
         for p in o:
             flat.extend(p.operands if p.op == "concat" and p.attr("axis") == axis else [p])
         return a.op("concat", *flat, axis=axis)
-    for i, (p, q) in enumerate(zip(o, o[1:], strict=False)):
-        if p.op == q.op == "slice" and p.operands[0] is q.operands[0] and p.attr("axis") == q.attr("axis") == axis:
-            if p.attr("stop") == q.attr("start"):
-                whole = a.slice(p.operands[0], axis, p.attr("start"), q.attr("stop"))
-                return a.op("concat", *o[:i], whole, *o[i + 2 :], axis=axis)
+    for i, (p, q) in enumerate(pairwise(o)):
+        if _are_neighbours(p, q, axis):
+            whole = a.slice(p.operands[0], axis, p.attr("start"), q.attr("stop"))
+            return a.op("concat", *o[:i], whole, *o[i + 2 :], axis=axis)
     return None
+
+
+def _are_neighbours(p: Value, q: Value, axis: int) -> bool:
+    """Whether two values are slices side by side of one value."""
+    if not (p.op == q.op == "slice" and p.operands[0] is q.operands[0] and p.attr("axis") == q.attr("axis") == axis):
+        return False
+    return bool(p.attr("stop") == q.attr("start"))
 
 
 def _transpose(a: Algebra, o: tuple[Value, ...], t: Attrs) -> Value | None:

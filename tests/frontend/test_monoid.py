@@ -214,9 +214,8 @@ AT = "  layer.py:10\n    def combine(a, b):\n    ^^^^^^^^^^^^^^^^^^\n"
 
 def test_combine_must_keep_a_state_beside_the_initial_one(tmp_path: Path) -> None:
     assert broken(tmp_path, "a + b", "a + b + 1.0") == (
-        "GN106: Rms.combine of the initial state and a state changes the state: it finishes as 1.10725, not 1.01292, for the messages 0.6, 0.4, 1.1, 0.4, 1.8\n"
-        + AT
-        + HINT
+        "GN106: Rms.combine of the initial state and a state changes the state: "
+        "it finishes as 1.10725, not 1.01292, for the messages 0.6, 0.4, 1.1, 0.4, 1.8\n" + AT + HINT
     )
 
 
@@ -302,12 +301,14 @@ def test_not_a_class() -> None:
         (
             "return 0.0",
             "return [0.0]",
-            "GN105: Rms.init returned a list\n  layer.py:6\n    def init():\n    ^^^^^^^^^^^\n  hint: a state is a number or a tuple of numbers",
+            "GN105: Rms.init returned a list\n  layer.py:6\n    def init():\n    ^^^^^^^^^^^\n"
+            "  hint: a state is a number or a tuple of numbers",
         ),
         (
             "return 0.0",
             "return ()",
-            "GN105: Rms.init returned an empty tuple\n  layer.py:6\n    def init():\n    ^^^^^^^^^^^\n  hint: a state is a number or a tuple of numbers",
+            "GN105: Rms.init returned an empty tuple\n  layer.py:6\n    def init():\n    ^^^^^^^^^^^\n"
+            "  hint: a state is a number or a tuple of numbers",
         ),
         (
             "return a + b",

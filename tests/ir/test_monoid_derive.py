@@ -291,5 +291,6 @@ def test_no_gradient(monoid: Monoid) -> None:
         Differentiate().run(func)
     assert caught.value.code == "no-gradient"
     assert str(caught.value) == (
-        f"the fold {monoid.name!r} has no gradient (give the monoid a grad(m, state, dstate), or a combine made of +, *, max, min or log-add-exp only)"
+        f"the fold {monoid.name!r} has no gradient "
+        "(give the monoid a grad(m, state, dstate), or a combine made of +, *, max, min or log-add-exp only)"
     )
