@@ -12,7 +12,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from .executor import GraphForm, GraphForms
+from .tables import GraphForm, GraphForms
 from .forms import Form
 from .weak import WeakIdMap
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .executor import TORCH_DTYPES, Executable, GraphForms, shape_of
+from .executor import Executable
+from .tables import TORCH_DTYPES, GraphForms, shape_of
 from .form_graph import COUNT_ARGS, FORM_ARGS, FormArgs, form_args, graph_of_args, owner_of_args, remember
 from .plan import BufferSpec
 from .weak import WeakIdMap
@@ -74,7 +75,7 @@ def _define(name: str, executable: Executable, autograd: Callable[..., Any] | No
         out = tuple(torch.empty(shape_of(b, *args[-3:]), dtype=TORCH_DTYPES[b.dtype], device=device) for b in outputs)
         return out[0] if unpack else out
 
-    _library.impl(name, run, "CPU")
+    _library.impl(name, run, executable.dispatch_key)
     torch.library.register_fake(f"gnnc::{name}", fake, lib=_library)
     _library.impl(name, torch.library.fallthrough_kernel if autograd is None else autograd, "Autograd")
     for key in ("AutocastCPU", "AutocastCUDA"):

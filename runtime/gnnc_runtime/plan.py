@@ -27,13 +27,40 @@ class BufferSpec:
 
 
 @dataclass(frozen=True)
+class CudaEntry:
+    """A ``__global__`` function of a sweep. ``block``: threads; ``shared_bytes``: dynamic shared memory; ``items_per_block``: list items a
+    block takes at a time (any grid is right); ``slices``: how often the list is worked on; ``persistent``: at most the resident blocks, since
+    each leaves ``images_per_block`` carry images."""
+
+    name: str
+    block: int
+    shared_bytes: int
+    items_per_block: int
+    slices: int = 1
+    persistent: bool = False
+    images_per_block: int = 0
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """How a sweep is launched on a GPU: ``run`` over the chunks (or the rows of a map), ``merge`` over the split rows, ``carry`` (one block)
+    over the carry images. ``workspace_bytes``: global scratch of one block."""
+
+    run: CudaEntry
+    merge: CudaEntry | None
+    carry: CudaEntry | None
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class SweepStep:
     """One generated kernel over rows.
 
     ``grouped_by``: ``dst`` or ``src`` when it walks the edges of each row, None for a map over the rows of ``rows``.
     ``rows``: the space of its rows (src, dst, node or param). ``args``: buffers in the order of the kernel's pointers, read ones
     first, written ones after. ``state_bytes``: image of a row's fold states (0: no folds). ``carry_bytes``: image of the sums over
-    all rows (0: none). Images are multiples of 64 bytes. ``task_edges``: work (edges + rows) of one task, see `cpu.py`.
+    all rows (0: none). On a CPU images are multiples of 64 bytes and ``task_edges`` is the work (edges + rows) of one task (`tasks.py`); on
+    a GPU ``cuda`` says how the kernel's entries are launched.
     """
 
     kernel: str
@@ -45,6 +72,7 @@ class SweepStep:
     carry_bytes: int = 0
     task_edges: int = 4096
     label: str = ""
+    cuda: CudaLaunch | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +125,17 @@ class Plan:
         for s in d.pop("steps"):
             kind = s.pop("step")
             if kind == "SweepStep":
-                steps.append(SweepStep(**{**s, "args": tuple(s["args"])}))
+                steps.append(SweepStep(**{**s, "args": tuple(s["args"]), "cuda": _launch(s["cuda"])}))
             elif kind == "DenseStep":
                 steps.append(DenseStep(**s))
             else:
                 raise ValueError(f"plan with an unknown step {kind!r}")
         buffers = tuple(BufferSpec(**{**b, "dims": tuple(b["dims"])}) for b in d.pop("buffers"))
         return cls(**{**d, "inputs": tuple(d["inputs"]), "outputs": tuple(d["outputs"])}, buffers=buffers, steps=tuple(steps))
+
+
+def _launch(d: dict[str, Any] | None) -> CudaLaunch | None:
+    if d is None:
+        return None
+    entries = {k: None if d[k] is None else CudaEntry(**d[k]) for k in ("run", "merge", "carry")}
+    return CudaLaunch(**{**d, **entries})
