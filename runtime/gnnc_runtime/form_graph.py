@@ -12,8 +12,8 @@ import weakref
 import torch
 from torch import Tensor
 
-from .tables import GraphForm, GraphForms
 from .forms import Form
+from .tables import GraphForm, GraphForms
 from .weak import WeakIdMap
 
 SIDES = ("dst", "src")

@@ -13,16 +13,27 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .executor import Executable
-from .tables import TORCH_DTYPES, GraphForms, shape_of
 from .form_graph import COUNT_ARGS, FORM_ARGS, FormArgs, form_args, graph_of_args, owner_of_args, remember
-from .plan import BufferSpec
+from .plan import BufferSpec, Plan
+from .tables import TORCH_DTYPES, GraphForms, shape_of
 from .weak import WeakIdMap
+
+
+class PlanExecutable(Protocol):
+    """A plan ready to run on one kind of device: `Executable`, `CudaExecutable`. ``dispatch_key``: torch's name for the device."""
+
+    plan: Plan
+    dispatch_key: str
+
+    @property
+    def sides(self) -> tuple[str, ...]: ...
+    def run(self, graph: GraphForms, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]: ...
+
 
 # Lives as long as the process: so do operators. torch leaves it untyped.
 _library: Any = torch.library.Library("gnnc", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -55,7 +66,7 @@ def _autocast(t: Tensor) -> Tensor:
     return t.to(torch.get_autocast_dtype(kind))
 
 
-def _define(name: str, executable: Executable, autograd: Callable[..., Any] | None) -> Callable[..., Any]:
+def _define(name: str, executable: PlanExecutable, autograd: Callable[..., Any] | None) -> Callable[..., Any]:
     """Registers a plan as the operator ``gnnc::name``; ``autograd`` is its kernel above the devices, None: not differentiable."""
     plan = executable.plan
     n = len(plan.inputs)
@@ -90,10 +101,10 @@ class _Layer:
     def __init__(
         self,
         name: str,
-        forward: Executable,
+        forward: PlanExecutable,
         num_results: int,
         mask: tuple[bool, ...],
-        backward: Callable[[], Executable] | None,
+        backward: Callable[[], PlanExecutable] | None,
         backward_inputs: tuple[str, ...] | None,
         constant_results: frozenset[str],
     ) -> None:
@@ -101,11 +112,11 @@ class _Layer:
         self.name, self.forward, self.num_results, self.mask = name, forward, num_results, mask
         self._make_backward, self._backward_inputs = backward, backward_inputs
         self._lock = threading.RLock()
-        self._backward: tuple[Executable, Callable[..., Any]] | None = None
+        self._backward: tuple[PlanExecutable, Callable[..., Any]] | None = None
         self._saved: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         self.op: Callable[..., Any] = _define(name, forward, _autograd_kernel(self) if any(mask) else None)
 
-    def backward(self) -> tuple[Executable, Callable[..., Any]]:
+    def backward(self) -> tuple[PlanExecutable, Callable[..., Any]]:
         """The backward and its operator, made now if need be."""
         with self._lock:
             if self._backward is None:
@@ -252,10 +263,10 @@ class LayerOperator:
         self,
         name: str,
         digest: str,
-        forward: Executable,
+        forward: PlanExecutable,
         num_results: int,
         mask: Sequence[bool],
-        backward: Callable[[], Executable] | None = None,
+        backward: Callable[[], PlanExecutable] | None = None,
         backward_inputs: Sequence[str] | None = None,
         constant_results: Sequence[str] = (),
     ) -> None:
@@ -278,11 +289,11 @@ class LayerOperator:
         self.qualname = f"gnnc::{op_name}"
 
     @property
-    def forward(self) -> Executable:
+    def forward(self) -> PlanExecutable:
         return self._layer.forward
 
     @property
-    def backward(self) -> Executable:
+    def backward(self) -> PlanExecutable:
         """The backward, made now if need be."""
         return self._layer.backward()[0]
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import subprocess
 import weakref
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gnnc_runtime.executor import Executable, graph_tasks
 from gnnc_runtime.graph import Graph
-from gnnc_runtime.kernels import RUN, load_shared
+from gnnc_runtime.kernels import load_shared
 from gnnc_runtime.plan import BufferSpec, DenseStep, Plan, Step, SweepStep
 from tests.runtime import scaled
-from tests.runtime.python_kernels import PythonKernel, image
+from tests.runtime.python_kernels import PythonKernel
 
 
 def dense_plan(a: BufferSpec, b: BufferSpec, out: BufferSpec, **step: object) -> Executable:
@@ -327,8 +325,3 @@ def test_load_shared(tmp_path: Path) -> None:
     assert str(e.value) == f"{library} has no function thrice_run"
     with pytest.raises(OSError):
         load_shared(tmp_path / "absent.so", ["twice"])
-
-
-def test_python_kernel_images_are_multiples_of_64() -> None:
-    assert [image(n) for n in (0, 1, 8, 9)] == [0, 64, 64, 128]
-    assert ctypes.sizeof(ctypes.c_void_p) == 8 and RUN is not None and np.dtype(np.float64).itemsize == 8
