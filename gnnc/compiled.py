@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import threading
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import gnnc
-from gnnc.codegen.cpu.jit import compile_llvm, host_target, link_shared, load_in_process
+from gnnc.backends import Backend
 from gnnc.ir.builder import free_inputs
 from gnnc.ir.core import Func
 from gnnc.ir.printer import print_func
@@ -24,9 +22,7 @@ from gnnc.ir.types import DTYPES, Type
 from gnnc.pipeline import Compilation
 from gnnc.stages import dump_folder, write_dump
 from gnnc_runtime.cache import CacheKey, DiskCache, default_cache
-from gnnc_runtime.executor import Executable
-from gnnc_runtime.kernels import CpuKernel, load_shared
-from gnnc_runtime.operators import LayerOperator
+from gnnc_runtime.operators import LayerOperator, PlanExecutable
 from gnnc_runtime.plan import Plan
 
 SCHEMA = 1
@@ -75,6 +71,7 @@ class CompiledLayer:
 
     func: Func
     signature: Signature
+    backend: Backend
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _operator: LayerOperator | None = None
     _compilation: Compilation | None = None
@@ -84,7 +81,7 @@ class CompiledLayer:
         """The passes, run when something asks; a warm cache asks for nothing."""
         with self._lock:
             if self._compilation is None:
-                self._compilation = Compilation(self.func, self.signature.wrt, DTYPES[self.signature.index_dtype])
+                self._compilation = Compilation(self.func, self.signature.wrt, DTYPES[self.signature.index_dtype], self.backend)
             return self._compilation
 
     @property
@@ -100,15 +97,15 @@ class CompiledLayer:
             compiler=compiler_digest(),
             ir=print_func(self.func),
             signature=f"{part}; {self.signature}; index {self.signature.index_dtype}",
-            target=str(host_target()),
+            target=self.backend.target,
             options="",
         )
 
-    def executable(self, part: str) -> Executable:
+    def executable(self, part: str) -> PlanExecutable:
         """The forward or backward, ready to run: from the disk cache, or compiled and stored there."""
         return self._executable(part)[0]
 
-    def _executable(self, part: str) -> tuple[Executable, dict[str, bytes]]:
+    def _executable(self, part: str) -> tuple[PlanExecutable, dict[str, bytes]]:
         with self._lock:
             if dump_folder() is not None:
                 self._record(part)
@@ -117,7 +114,7 @@ class CompiledLayer:
             if entry is None:
                 entry = self._build(part, store, key)
             plan = Plan.from_json(entry["plan.json"].decode())
-            return Executable(plan, load_kernels(plan, store.path(key), entry)), entry
+            return self.backend.load(plan, store.path(key), entry), entry
 
     def _record(self, part: str) -> None:
         c = self.compilation
@@ -134,13 +131,7 @@ class CompiledLayer:
             files = {"plan.json": lowered.plan.to_json().encode()}
             if part == "forward":
                 files["backward_inputs.json"] = json.dumps([p.name for p in c.cut().backward.params]).encode()
-            for name, text in lowered.kernels.items():
-                files[f"{name}.o"] = compile_llvm(text, host_target())
-                files[f"{name}.ll"] = text.encode()
-                with tempfile.TemporaryDirectory() as folder:
-                    library = Path(folder) / f"{name}.so"
-                    if link_shared(files[f"{name}.o"], library):
-                        files[library.name] = library.read_bytes()
+            files |= self.backend.build(lowered)
             store.put(key, files)
             return files
 
@@ -157,18 +148,3 @@ class CompiledLayer:
             backward_inputs=json.loads(entry["backward_inputs.json"]) if wants else None,
             constant_results=constant_results(self.func, self.signature.wrt),
         )
-
-
-def load_kernels(plan: Plan, folder: Path | None, files: dict[str, bytes]) -> dict[str, CpuKernel]:
-    """The plan's kernels in memory: shared libraries where they could be linked, else the objects through llvmlite."""
-    out: dict[str, CpuKernel] = {}
-    for step in plan.steps:
-        name: Any = getattr(step, "kernel", None)
-        if name is None:
-            continue
-        if folder is not None and f"{name}.so" in files:
-            out |= load_shared(folder / f"{name}.so", [name])
-        else:
-            loaded = load_in_process(files[f"{name}.o"])
-            out[name] = CpuKernel(loaded.address(f"{name}_run"), loaded.address(f"{name}_finish"), keep=loaded)
-    return out

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnc.backends import backend_for
 from gnnc.compiled import CompiledLayer, Signature
 from gnnc.explain import Explanation, Half
 from gnnc.frontend.layer_function import BoundCall, LayerFunction
@@ -74,12 +75,13 @@ class Layer:
 
     def _compiled_for(self, g: Graph, call: BoundCall, mask: tuple[bool, ...]) -> CompiledLayer:
         index = "i64" if g.index_dtype == torch.int64 else "i32"
-        key = (self.function.fingerprint(), call.key, mask, index)
+        backend = backend_for(g.device)
+        key = (self.function.fingerprint(), call.key, mask, index, backend)
         found = self._compiled.get(key)
         if found is None:
             func = self.function.trace(call)
             with self._lock:
-                found = self._compiled.setdefault(key, CompiledLayer(func, Signature(call.names, call.types, mask, index)))
+                found = self._compiled.setdefault(key, CompiledLayer(func, Signature(call.names, call.types, mask, index), backend))
         return found
 
     def _is_tuple(self, g: Graph, call: BoundCall) -> bool:
@@ -122,7 +124,7 @@ class Layer:
         g, call, tensors = self._bind(graph, args, kwargs)
         mask = grad_mask(tensors) if grad is None else tuple(bool(grad) and t.is_floating_point() for t in tensors)
         index = "i64" if g.index_dtype == torch.int64 else "i32"
-        return CompiledLayer(self.function.trace(call), Signature(call.names, call.types, mask, index))
+        return CompiledLayer(self.function.trace(call), Signature(call.names, call.types, mask, index), backend_for(g.device))
 
 
 def layer(fn: Callable[..., Any]) -> Layer:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gnnc.codegen.cpu.sweep import emit_llvm
-from gnnc.codegen.plan import LoweredPlan, lower_plan
+from gnnc.backends import Backend, CpuBackend
+from gnnc.codegen.plan import LoweredPlan
 from gnnc.ir.core import Func
 from gnnc.ir.sweep import PlanSpec
 from gnnc.ir.types import DType
@@ -35,8 +35,8 @@ class Compilation:
     traced: Func
     wrt: tuple[str, ...]
     index_dtype: DType
+    backend: Backend = field(default_factory=CpuBackend)
     stages: Stages = field(default_factory=Stages)
-    vector_bits: int = 256
     _cut: Partition | None = None
     _plans: dict[str, PlanSpec] = field(default_factory=dict)
     _lowered: dict[str, LoweredPlan] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Compilation:
 
     def _plan(self, func: Func, stage: str) -> PlanSpec:
         if stage not in self._plans:
-            plan = schedule(classify(fuse(func)), self.vector_bits)
+            plan = schedule(classify(fuse(func)), self.backend.vector_bits)
             verify_plan(plan)
             self.stages.record(stage, plan)
             self._plans[stage] = plan
@@ -87,10 +87,10 @@ class Compilation:
         return self._plan(func, "backward-plan")
 
     def lower(self, part: str) -> LoweredPlan:
-        """The runtime plan and kernels, for a CPU, of the ``forward`` or the ``backward``."""
+        """The runtime plan and kernel texts of the ``forward`` or the ``backward``."""
         if part not in self._lowered:
             plan = {"forward": self.forward_plan, "backward": self.backward_plan}[part]()
-            self._lowered[part] = lower_plan(plan, self.index_dtype, emit_llvm)
+            self._lowered[part] = self.backend.lower(plan, self.index_dtype)
             for name, text in self._lowered[part].kernels.items():
-                self.stages.record(name, text, "ll")
+                self.stages.record(name, text, self.backend.extension)
         return self._lowered[part]

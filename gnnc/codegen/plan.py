@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gnnc.ir.core import Func, Value
 from gnnc.ir.sweep import DenseSpec, PlanSpec, SweepSpec
 from gnnc.ir.types import DType, Type
-from gnnc_runtime.plan import BufferSpec, DenseStep, Plan, Step, SweepStep
+from gnnc_runtime.plan import BufferSpec, CudaLaunch, DenseStep, Plan, Step, SweepStep
 
 
 class KernelText(Protocol):
@@ -31,6 +31,7 @@ class KernelText(Protocol):
 
 
 Emit = Callable[[SweepSpec, DType, str], KernelText]
+LaunchOf = Callable[[Any], CudaLaunch | None]
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class LoweredPlan:
     kernels: dict[str, str]
 
 
-def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit) -> LoweredPlan:
-    """Runs the emitter over every sweep of `spec` and lays out the buffers."""
+def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit, launch_of: LaunchOf = lambda k: None) -> LoweredPlan:
+    """Runs the emitter over every sweep of `spec` and lays out the buffers. ``launch_of``: how an emitted kernel is launched on a GPU."""
     buffers: dict[str, BufferSpec] = {}
 
     def declare(name: str, t: Type, role: str) -> None:
@@ -64,9 +65,9 @@ def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit) -> LoweredPlan:
             continue
         k = emit(s, index_dtype, s.name)
         kernels[s.name] = k.text
-        steps.append(
-            SweepStep(s.name, s.grouped_by, s.rows, k.args, k.num_read, k.state_bytes, k.carry_bytes, s.schedule.task_edges, s.family)
-        )
+        grain = s.schedule.task_edges
+        step = SweepStep(s.name, s.grouped_by, s.rows, k.args, k.num_read, k.state_bytes, k.carry_bytes, grain, s.family, launch_of(k))
+        steps.append(step)
     plan = Plan(
         spec.name,
         tuple(n for n, _ in spec.params),
