@@ -117,8 +117,8 @@ class Graph:
         num_src: int | None = None,
         num_dst: int | None = None,
     ) -> Graph:
-        """A graph from edges grouped by one end. ``indptr`` [rows + 1]; ``indices`` [E]: the far ends; ``edge_ids`` [E]: each slot's position
-        in the caller's edge order (default: slot order). The grouped side has ``len(indptr) - 1`` nodes; the other one as many unless
+        """A graph from edges grouped by one end. ``indptr`` [rows + 1]; ``indices`` [E]: the far ends; ``edge_ids`` [E]: each slot's
+        position in the caller's edge order (default: slot order). The grouped side has ``len(indptr) - 1`` nodes; the other one as many unless
         its count is given. All int32 or int64, any strides, on one device; copied.
 
         Raises GraphTypeError, GraphError, IndexRangeError.
@@ -165,8 +165,8 @@ class Graph:
 
     @classmethod
     def from_networkx(cls, graph: Any) -> Graph:
-        """A node graph, on the CPU, from a networkx graph. Nodes are numbered in the order of ``graph.nodes``, edges follow ``graph.edges()``;
-        every edge of an undirected graph goes both ways, one after the other, a loop once. Raises GraphTypeError."""
+        """A node graph, on the CPU, from a networkx graph. Nodes are numbered in the order of ``graph.nodes``, edges follow
+        ``graph.edges()``; every edge of an undirected graph goes both ways, one after the other, a loop once. Raises GraphTypeError."""
         edge_index, num_nodes = edges_of_networkx(graph)
         return cls.from_edge_index(edge_index, num_nodes)
 
@@ -287,8 +287,8 @@ class Graph:
     def with_self_loops(self, mode: str = "replace", fill: Fill = 1.0, edge_attr: Tensor | None = None) -> Graph | tuple[Graph, Tensor]:
         """This graph with a loop on each of the first ``min(num_src, num_dst)`` nodes: surviving edges first, in order, then the loops.
 
-        ``mode``: "append" leaves existing loops alone (A + I), "replace" drops them first, "remaining" keeps one loop of a node that has some,
-        with the attribute of the last of them. ``fill``: the attribute of new loops: a number, a tensor that broadcasts to [n, *dims], or
+        ``mode``: "append" leaves existing loops alone (A + I), "replace" drops them first, "remaining" keeps one loop of a node that has
+        some, with the attribute of the last of them. ``fill``: the attribute of new loops: a number, a tensor that broadcasts to [n, *dims], or
         "mean", "sum", "max" or "min" of the attributes that enter the node (without the dropped loops for "replace"; 0 where none do).
 
         With ``edge_attr`` [E, *dims] (on the graph's device) the result is (graph, edge_attr); gradients flow to the edges that survive or
