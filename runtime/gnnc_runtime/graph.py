@@ -118,8 +118,8 @@ class Graph:
         num_dst: int | None = None,
     ) -> Graph:
         """A graph from edges grouped by one end. ``indptr`` [rows + 1]; ``indices`` [E]: the far ends; ``edge_ids`` [E]: each slot's
-        position in the caller's edge order (default: slot order). The grouped side has ``len(indptr) - 1`` nodes; the other one as many unless
-        its count is given. All int32 or int64, any strides, on one device; copied.
+        position in the caller's edge order (default: slot order). The grouped side has ``len(indptr) - 1`` nodes, the other one as
+        many unless its count is given. All int32 or int64, any strides, on one device; copied.
 
         Raises GraphTypeError, GraphError, IndexRangeError.
         """
@@ -288,8 +288,9 @@ class Graph:
         """This graph with a loop on each of the first ``min(num_src, num_dst)`` nodes: surviving edges first, in order, then the loops.
 
         ``mode``: "append" leaves existing loops alone (A + I), "replace" drops them first, "remaining" keeps one loop of a node that has
-        some, with the attribute of the last of them. ``fill``: the attribute of new loops: a number, a tensor that broadcasts to [n, *dims], or
-        "mean", "sum", "max" or "min" of the attributes that enter the node (without the dropped loops for "replace"; 0 where none do).
+        some, with the attribute of the last of them. ``fill``: the attribute of new loops: a number, a tensor that broadcasts to
+        [n, *dims], or "mean", "sum", "max" or "min" of the attributes that enter the node (without the dropped loops for "replace"; 0
+        where none do).
 
         With ``edge_attr`` [E, *dims] (on the graph's device) the result is (graph, edge_attr); gradients flow to the edges that survive or
         are reduced, never to a loop that was dropped. Raises GraphError, GraphTypeError.
