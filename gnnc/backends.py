@@ -61,8 +61,8 @@ class CpuBackend:
         from gnnc.codegen.cpu.jit import compile_llvm, host_target, link_shared
 
         files: dict[str, bytes] = {}
-        for name, text in lowered.kernels.items():
-            files[f"{name}.o"] = compile_llvm(text, host_target())
+        for name, kernel in lowered.kernels.items():
+            files[f"{name}.o"] = compile_llvm(kernel.text, host_target())
             with tempfile.TemporaryDirectory() as folder:
                 library = Path(folder) / f"{name}.so"
                 if link_shared(files[f"{name}.o"], library):
@@ -95,9 +95,11 @@ class CudaBackend:
 
     @property
     def target(self) -> str:
-        from gnnc.codegen.cuda.compile import toolchain
+        from importlib.metadata import version
 
-        return f"{self.arch}; {toolchain()}"
+        from gnnc.codegen.cuda.compile import OPTIONS
+
+        return f"{self.arch}; nvrtc {version('nvidia-cuda-nvrtc')}; {' '.join(OPTIONS)}"
 
     def lower(self, plan: PlanSpec, index_dtype: DType) -> LoweredPlan:
         from gnnc.codegen.cuda.emit import emit_cuda
@@ -106,8 +108,13 @@ class CudaBackend:
 
     def build(self, lowered: LoweredPlan) -> dict[str, bytes]:
         from gnnc.codegen.cuda.compile import compile_cuda
+        from gnnc.codegen.cuda.text import CudaText
 
-        return {f"{name}.cubin": compile_cuda(text, self.arch).code for name, text in lowered.kernels.items()}
+        files: dict[str, bytes] = {}
+        for name, kernel in lowered.kernels.items():
+            assert isinstance(kernel, CudaText)
+            files[f"{name}.cubin"] = compile_cuda(kernel, self.arch).data
+        return files
 
     def load(self, plan: Plan, folder: Path | None, files: dict[str, bytes]) -> PlanExecutable:
         from gnnc_runtime.cuda.executor import CudaExecutable, CudaModule

@@ -91,6 +91,6 @@ class Compilation:
         if part not in self._lowered:
             plan = {"forward": self.forward_plan, "backward": self.backward_plan}[part]()
             self._lowered[part] = self.backend.lower(plan, self.index_dtype)
-            for name, text in self._lowered[part].kernels.items():
-                self.stages.record(name, text, self.backend.extension)
+            for name, kernel in self._lowered[part].kernels.items():
+                self.stages.record(name, kernel.text, self.backend.extension)
         return self._lowered[part]

@@ -30,8 +30,8 @@ EXAMPLES = int(os.environ.get("GNNC_EXAMPLES", "40"))
 def executable(c: Compilation, part: str) -> Executable:
     lowered = c.lower(part)
     kernels = {}
-    for name, text in lowered.kernels.items():
-        loaded = load_in_process(compile_llvm(text))
+    for name, kernel in lowered.kernels.items():
+        loaded = load_in_process(compile_llvm(kernel.text))
         kernels[name] = CpuKernel(loaded.address(f"{name}_run"), loaded.address(f"{name}_finish"), keep=loaded)
     return Executable(lowered.plan, kernels)
 

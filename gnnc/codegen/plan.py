@@ -36,10 +36,10 @@ LaunchOf = Callable[[Any], CudaLaunch | None]
 
 @dataclass(frozen=True)
 class LoweredPlan:
-    """The runtime plan and the text of its kernels, by kernel name."""
+    """The runtime plan and its kernels by name, as the emitter gave them."""
 
     plan: Plan
-    kernels: dict[str, str]
+    kernels: dict[str, KernelText]
 
 
 def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit, launch_of: LaunchOf = lambda k: None) -> LoweredPlan:
@@ -54,7 +54,7 @@ def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit, launch_of: Launch
     for name, t in spec.results:
         declare(name, t, "output")
     steps: list[Step] = []
-    kernels: dict[str, str] = {}
+    kernels: dict[str, KernelText] = {}
     for s in spec.steps:
         for p in s.func.params:
             declare(p.name, p.type, "graph" if p.name.startswith("$") else "temp")
@@ -64,7 +64,7 @@ def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit, launch_of: Launch
             steps.append(dense_step(s))
             continue
         k = emit(s, index_dtype, s.name)
-        kernels[s.name] = k.text
+        kernels[s.name] = k
         grain = s.schedule.task_edges
         step = SweepStep(s.name, s.grouped_by, s.rows, k.args, k.num_read, k.state_bytes, k.carry_bytes, grain, s.family, launch_of(k))
         steps.append(step)

@@ -33,8 +33,8 @@ def as_tuple(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def graph_of(g: cases.Graph) -> gnnc.Graph:
-    return gnnc.Graph.from_edge_index(g.edge_index, num_src=g.n_src, num_dst=g.n_dst)
+def graph_of(g: cases.Graph, device: str = "cpu") -> gnnc.Graph:
+    return gnnc.Graph.from_edge_index(g.edge_index.to(device), num_src=g.n_src, num_dst=g.n_dst)
 
 
 def close(got: Tensor, want: Tensor, tol: float, what: str) -> None:
@@ -51,31 +51,32 @@ def close(got: Tensor, want: Tensor, tol: float, what: str) -> None:
     assert worst <= tol * scale, f"{what}: off by {worst:.3g} at scale {scale:.3g}"
 
 
-def check(case: Case, g: cases.Graph, dtype: torch.dtype = torch.float64, seed: int = 0, wrt: set[int] | None = None) -> None:
-    """Forward and every gradient in `wrt` (default: all float inputs) against float64."""
+def check(case: Case, g: cases.Graph, dtype: torch.dtype = torch.float64, seed: int = 0, wrt: set[int] | None = None, device: str = "cpu") -> None:
+    """Forward and every gradient in `wrt` (default: all float inputs) against float64 on the CPU; gnnc runs on `device`."""
     raw = make_inputs(case, g, seed)
     # The reference starts from the rounded inputs, so only arithmetic differs.
     mine = [x.to(dtype) if x.is_floating_point() else x for x in raw]
     theirs = [x.double() if x.is_floating_point() else x for x in mine]
+    mine = [x.to(device) for x in mine]
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.is_floating_point() and (wrt is None or i in wrt):
             a.requires_grad_()
             b.requires_grad_()
     forward, gradient = TOLERANCE[dtype]
-    got = as_tuple(case.layer(graph_of(g), *mine))
+    got = as_tuple(case.layer(graph_of(g, device), *mine))
     want = as_tuple(case.reference(g.edge_index, g.n_src, g.n_dst, *theirs))
     where = f"{case.name} on {g.name} in {dtype}"
     assert len(got) == len(want)
     for k, (a, b) in enumerate(zip(got, want, strict=True)):
         assert a.dtype == dtype, f"{where}: result {k} is {a.dtype}"
-        close(a.detach(), b.detach(), forward, f"{where}, result {k}")
+        close(a.detach().cpu(), b.detach(), forward, f"{where}, result {k}")
     gen = torch.Generator().manual_seed(seed + 1)
     upstream = [torch.randn(b.shape, generator=gen, dtype=torch.float64).to(dtype) for b in want]
     a_in = [x for x in mine if x.requires_grad]
     b_in = [x for x in theirs if x.requires_grad]
     if not a_in or not case.differentiable:
         return
-    a_out = [(o, u) for o, u in zip(got, upstream, strict=True) if o.requires_grad]
+    a_out = [(o, u.to(device)) for o, u in zip(got, upstream, strict=True) if o.requires_grad]
     b_out = [(o, u.double()) for o, u in zip(want, upstream, strict=True) if o.requires_grad]
     assert len(a_out) == len(b_out), f"{where}: which results require a gradient differs"
     if not a_out:
@@ -86,4 +87,4 @@ def check(case: Case, g: cases.Graph, dtype: torch.dtype = torch.float64, seed: 
         b = torch.zeros_like(x, dtype=torch.float64) if b is None else b
         a = torch.zeros_like(x) if a is None else a
         assert a.dtype == dtype
-        close(a, b, gradient, f"{where}, gradient {k}")
+        close(a.cpu(), b, gradient, f"{where}, gradient {k}")
