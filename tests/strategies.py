@@ -202,7 +202,7 @@ class _Maker:
             if self.draw(st.booleans()):
                 return self.b.sum(self.b.mul(v, self.pick("param") or v))
         k = v.type.dims[-1]
-        weight = self.b.input(f"w{k}", Type("param", v.type.dtype, (k, 2)))
+        weight = self.b.input(f"w{k}", Type("param", self.params[0].type.dtype, (k, 2)))
         if weight not in self.params:
             self.params.append(weight)
         return self.b.op("matmul", v, weight)

@@ -187,8 +187,8 @@ def _product(v: Value) -> list[Value]:
 def distribute(site: Site, v: Value) -> Value | None:
     """``concat(xi, xj) @ w`` and ``(att * concat(xi, xj)).sum(axis)`` as sums over the parts, where some parts go to the nodes and less
     is left on the edges. None otherwise."""
-    if v.op not in ("matmul", "reduce_sum") or site.side[v] != "edge":
-        return None
+    if v.op not in ("matmul", "reduce_sum") or site.side[v] != "edge" or v.get("keepdim"):
+        return None  # a kept axis is a view behind the sum in the next round
     axis = -1 if v.op == "matmul" else v.attr("axis")
     whole, rest = v.operands[0], list(v.operands[1:])
     size = whole.type.dims[axis]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +10,10 @@ from gnnc.ir.core import Func
 from gnnc.ir.interpreter import interpret
 from gnnc.ir.ops import GraphArrays
 from gnnc.ir.structure import structurally_equal
+from gnnc.ir.types import F16
 from gnnc.ir.verifier import verify
 from gnnc.passes.differentiate import Differentiate
+from gnnc.passes.lower_softmax import LowerSoftmax
 from gnnc.passes.simplify import Simplify
 from tests.strategies import arguments, funcs, graphs
 
@@ -44,5 +45,17 @@ def test_with_gradients(data: st.DataObject) -> None:
     assert_same(joint, Simplify().run(joint), data.draw(graphs(func.square)), data.draw(st.integers(0, 99)))
 
 
-if __name__ == "__main__":
-    pytest.main([__file__])
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_lowered(data: st.DataObject) -> None:
+    func = LowerSoftmax().run(Differentiate().run(data.draw(funcs(most_steps=8))))
+    after = Simplify().run(func)
+    assert after.stage == "lowered"
+    assert_same(func, after, data.draw(graphs(func.square)), data.draw(st.integers(0, 99)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_half(data: st.DataObject) -> None:
+    func = data.draw(funcs(dtype=F16, most_steps=10))
+    assert_same(func, Simplify().run(func), data.draw(graphs(func.square)), data.draw(st.integers(0, 99)))
