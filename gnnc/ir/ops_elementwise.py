@@ -243,7 +243,14 @@ _op(
 )
 _op("tanh", 1, _infer_float, np.tanh, _unary(lambda b, x, v: b.sub(_c(b, x, 1.0), b.mul(v, v))), "hyperbolic tangent")
 _op("sigmoid", 1, _infer_float, _np_sigmoid, _unary(lambda b, x, v: b.mul(v, b.sub(_c(b, x, 1.0), v))), "1 / (1 + e^-x)")
-_op("erf", 1, _infer_float, _np_erf, _unary(lambda b, x, v: b.mul(_c(b, x, 2 / sqrt(pi)), b.op("exp", b.neg(b.mul(x, x))))), "error function")
+_op(
+    "erf",
+    1,
+    _infer_float,
+    _np_erf,
+    _unary(lambda b, x, v: b.mul(_c(b, x, 2 / sqrt(pi)), b.op("exp", b.neg(b.mul(x, x))))),
+    "error function",
+)
 _op(
     "relu",
     1,

@@ -256,7 +256,9 @@ def _d_concat(b: Builder, v: Value, g: Value) -> tuple[Value | None, ...]:
     return tuple(out)
 
 
-register(OpDef("concat", "feature", None, _infer_concat, _eval_concat, _d_concat, (("axis", REQUIRED),), "values side by side along an axis"))
+register(
+    OpDef("concat", "feature", None, _infer_concat, _eval_concat, _d_concat, (("axis", REQUIRED),), "values side by side along an axis")
+)
 
 
 def _infer_transpose(types: list[Type], attrs: dict[str, Any], _c: RuleContext) -> Type:
@@ -305,10 +307,14 @@ def _infer_matmul(types: list[Type], _a: dict[str, Any], _c: RuleContext) -> Typ
     v, w = types
     if w.space != "param" or len(w.dims) != 2:
         raise TypeRuleError(
-            "matmul", f"the right side of @ is {w}", 'it must be a parameter of two dims, Param["K", "F"]; write (a * b).sum(-1) for a dot product'
+            "matmul",
+            f"the right side of @ is {w}",
+            'it must be a parameter of two dims, Param["K", "F"]; write (a * b).sum(-1) for a dot product',
         )
     if not v.dims or v.dims[-1] != w.dims[0]:
-        raise TypeRuleError("shape-mismatch", f"cannot multiply feature dims {list(v.dims)} by {list(w.dims)}: the last dim must be {w.dims[0]}")
+        raise TypeRuleError(
+            "shape-mismatch", f"cannot multiply feature dims {list(v.dims)} by {list(w.dims)}: the last dim must be {w.dims[0]}"
+        )
     dtype = promote(v.dtype, w.dtype).acc
     if not dtype.is_float:
         raise TypeRuleError("dtype", "matmul of integer values", "convert with v.to('f32')")

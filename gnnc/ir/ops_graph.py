@@ -89,11 +89,14 @@ def _infer_gather(types: list[Type], attrs: dict[str, Any], c: RuleContext) -> T
         if t.space == "edge":
             raise TypeRuleError("space-mismatch", f"g.{end} of an edge value: it is on the edges already", "use the value as it is")
         if t.space == "param":
-            raise TypeRuleError("space-mismatch", f"g.{end} of a parameter: parameters reach every edge as they are", "use the value as it is")
+            raise TypeRuleError(
+                "space-mismatch", f"g.{end} of a parameter: parameters reach every edge as they are", "use the value as it is"
+            )
         raise TypeRuleError(
             "space-mismatch",
             f"g.{end} of a {t.space} value",
-            f'write g.{t.space}(v); to gather one value at both ends annotate it (or another input) with Node["F"], for graphs whose ends are the same nodes',
+            f"write g.{t.space}(v); to gather one value at both ends annotate it (or another input) with "
+            'Node["F"], for graphs whose ends are the same nodes',
         )
     return t.with_space("edge")
 
@@ -169,7 +172,9 @@ def _infer_softmax(types: list[Type], attrs: dict[str, Any], _c: RuleContext) ->
     t = types[0]
     _end(attrs, "over")
     if t.space != "edge":
-        raise TypeRuleError("not-gathered", f"a softmax reads edge values, this is a {t.space} value", "gather it first: g.src(v) or g.dst(v)")
+        raise TypeRuleError(
+            "not-gathered", f"a softmax reads edge values, this is a {t.space} value", "gather it first: g.src(v) or g.dst(v)"
+        )
     if not t.dtype.is_float:
         raise TypeRuleError("dtype", f"softmax of {t.dtype} scores", "convert with v.to('f32')")
     return t.with_dtype(t.dtype.acc)

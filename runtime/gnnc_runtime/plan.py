@@ -28,9 +28,9 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class CudaEntry:
-    """A ``__global__`` function of a sweep. ``block``: threads; ``shared_bytes``: dynamic shared memory; ``items_per_block``: list items a
-    block takes at a time (any grid is right); ``slices``: how often the list is worked on; ``persistent``: at most the resident blocks, since
-    each leaves ``images_per_block`` carry images."""
+    """A ``__global__`` function of a sweep. ``block``: threads; ``shared_bytes``: dynamic shared memory; ``items_per_block``: list items
+    a block takes at a time (any grid is right); ``slices``: how often the list is worked on; ``persistent``: at most the resident blocks,
+    since each leaves ``images_per_block`` carry images."""
 
     name: str
     block: int
@@ -43,8 +43,8 @@ class CudaEntry:
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """How a sweep is launched on a GPU: ``run`` over the chunks (or the rows of a map), ``merge`` over the split rows, ``carry`` (one block)
-    over the carry images. ``workspace_bytes``: global scratch of one block."""
+    """How a sweep is launched on a GPU: ``run`` over the chunks (or the rows of a map), ``merge`` over the split rows, ``carry`` (one
+    block) over the carry images. ``workspace_bytes``: global scratch of one block."""
 
     run: CudaEntry
     merge: CudaEntry | None
