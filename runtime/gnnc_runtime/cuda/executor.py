@@ -20,6 +20,9 @@ from .driver import Arguments, Function, launch, load, signed
 from .lists import Chunks, is_identity, make_chunks, split_size
 
 
+ALIGN = 16  # bytes that buffers start at a multiple of
+
+
 @dataclass(frozen=True)
 class CudaModule:
     """A sweep's cubin. The functions are loaded on each device when first used there."""
@@ -86,6 +89,10 @@ class CudaExecutable:
             made = per_device.get(graph) or per_device.set(graph, self._launch(graph, device))
             values: Values = list(made.values)
             self._tables.bind(values, made.shapes, inputs, device)
+            for i, _ in self._tables.inputs:
+                t = values[i]
+                if t is not None and t.data_ptr() % ALIGN:  # a view that starts inside a 16-byte word: kernels load whole ones
+                    values[i] = t.clone()
             for step in made.steps:
                 step(values)
             return self._tables.results(values)
@@ -155,8 +162,8 @@ class CudaExecutable:
             keep = (form.indptr, form.indices, form.edge_ids, made.chunks, made.hubs)
             head = (form.indptr.data_ptr(), form.indices.data_ptr(), 0 if lists.identity else form.edge_ids.data_ptr())
             chunks, hubs = made.chunks.data_ptr(), made.hubs.data_ptr()
-        run_grid = _grid(entry.run, count, functions[entry.run.name], processors)
-        merge_grid = 0 if entry.merge is None else min(num_hubs, 65_535)
+        run_grid = max(_grid(entry.run, count, functions[entry.run.name], processors), 1 if entry.carry else 0)
+        merge_grid = 0 if entry.merge is None else -(-num_hubs // entry.merge.items_per_block)
         images = run_grid * entry.run.images_per_block + (merge_grid * entry.merge.images_per_block if entry.merge else 0)
         partial_bytes = _round(partials * step.state_bytes)
         carry_bytes = _round(images * step.carry_bytes)
