@@ -11,7 +11,8 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("ci")
+settings.register_profile("random", deadline=None, print_blob=True)  # other programs every time: for long runs by hand
+settings.load_profile(os.environ.get("GNNC_HYPOTHESIS", "ci"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
