@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .core import Attr, Attrs, Func, Loc, Value, topological
 from .ops import RuleContext, get_op
-from .types import F32, I32, Dims, DType, Type, TypeRuleError
+from .types import BOOL, F32, I32, Dims, DType, Type, TypeRuleError
 
 if TYPE_CHECKING:
     from .monoid import Monoid
@@ -83,11 +83,14 @@ class Builder:
         return self.op("const", value=float(value) if dtype.is_float else value, dtype=dtype.name)
 
     def const_like(self, like: Value, value: float) -> Value:
-        """A constant that does not change the dtype of arithmetic with `like` (f32 or f64 for floats; an integer stays one)."""
+        """A constant that does not change the dtype of arithmetic with `like` (f32 or f64 for floats; an integer stays one, a bool
+        where the value is 0 or 1). A value that `like`'s dtype cannot hold takes the narrowest of i32 and f32 that can."""
         d = like.type.dtype.acc
         if not d.is_float and float(value) != int(value):
             d = F32
-        return self.const(value if d.is_float else int(value), d)
+        if d is BOOL and value not in (0, 1):
+            d = I32
+        return self.const(value if d.is_float else bool(value) if d is BOOL else int(value), d)
 
     def add(self, x: Value, y: Value) -> Value:
         return self.op("add", x, y)

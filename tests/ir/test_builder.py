@@ -10,7 +10,7 @@ import pytest
 from gnnc.ir.builder import Builder, free_inputs, rewrite
 from gnnc.ir.core import Func, Loc, Value, topological
 from gnnc.ir.structure import structurally_equal
-from gnnc.ir.types import BOOL, F16, F32, F64, I32, Type, TypeRuleError
+from gnnc.ir.types import BOOL, F16, F32, F64, I32, DType, Type, TypeRuleError
 
 
 def test_equal_operations_are_one_object() -> None:
@@ -39,6 +39,24 @@ def test_attributes_differ_by_kind_and_sign() -> None:
     assert all(x is not y for x, y in combinations(made, 2))
     assert b.const(math.nan) is made[7]
     assert b.const(-0.0) is made[1]
+
+
+@pytest.mark.parametrize(
+    ("like", "value", "dtype", "made"),
+    [
+        (F16, 2.0, F32, 2.0),
+        (F64, 0.5, F64, 0.5),
+        (I32, 2.0, I32, 2),
+        (I32, 0.5, F32, 0.5),
+        (BOOL, 0.0, BOOL, False),
+        (BOOL, 1.0, BOOL, True),
+        (BOOL, 2.0, I32, 2),
+        (BOOL, 0.5, F32, 0.5),
+    ],
+)
+def test_a_constant_takes_after_its_partner(like: DType, value: float, dtype: DType, made: float) -> None:
+    b = Builder()
+    assert b.const_like(b.input("x", Type("edge", like)), value) is b.const(made, dtype)
 
 
 def test_location_is_the_first_ones() -> None:
