@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Kernels of the test run stay out of the user's cache; workers of one run share theirs.
     if "GNNC_CACHE_DIR" not in os.environ:
         os.environ["GNNC_CACHE_DIR"] = tempfile.mkdtemp(prefix="gnnc-tests-")
-        config.add_cleanup(lambda folder=os.environ["GNNC_CACHE_DIR"]: __import__("shutil").rmtree(folder, ignore_errors=True))
+        config.add_cleanup(partial(shutil.rmtree, os.environ["GNNC_CACHE_DIR"], ignore_errors=True))
     torch.set_num_threads(2)
 
 
