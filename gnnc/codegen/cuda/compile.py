@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -51,12 +52,28 @@ def header_folder() -> str:
 
 
 def compile_cuda(text: CudaText, arch: str = "sm_90") -> Cubin:
-    """The cubin of a sweep's text for an architecture such as ``sm_90``.
+    """The cubin of a sweep's text for an architecture such as ``sm_90``. An entry that spills is compiled a second time with more registers.
 
     Raises ToolchainError: NVRTC or headers missing (with the pip command), or an error of NVRTC, told with the DSL lines its messages
     point at.
     """
-    data, log = _nvrtc(text.text, arch, text.run.name, text.lines)
+    cubin = _compiled(text, text.text, arch)
+    spilled = [k for k, u in cubin.usage.items() if u.spill_stores]
+    again = without_register_cap(text.text, spilled)
+    return cubin if again == text.text else _compiled(text, again, arch)
+
+
+def without_register_cap(source: str, entries: Sequence[str]) -> str:
+    """``source`` with these entries bound to one resident block. Where nothing is said, ptxas aims at an occupancy of its own choice and
+    now and then spills a few bytes for it, which costs more than it gains."""
+    for name in entries:
+        pattern = rf"(__global__ void __launch_bounds__\(\d+)\)(\s+{name}\()"
+        source = re.sub(pattern, r"\1, 1)\2", source)
+    return source
+
+
+def _compiled(text: CudaText, source: str, arch: str) -> Cubin:
+    data, log = _nvrtc(source, arch, text.run.name, text.lines)
     spills = parse_ptxas_log(log)
     names = {e.name for e in text.entries}
     usage = {}
@@ -73,7 +90,15 @@ def _nvrtc(source: str, arch: str, name: str, lines: dict[int, Loc]) -> tuple[by
     except ImportError as e:
         raise ToolchainError(f"cuda-core is not installed, so CUDA kernels cannot be compiled\n  hint: {INSTALL}") from e
     include = [header_folder()] if "#include <cuda_" in source else None
-    options = ProgramOptions(name=f"{name}.cu", arch=arch, std="c++17", fma=False, include_path=include, ptxas_options=["-v"], device_as_default_execution_space=True)
+    options = ProgramOptions(
+        name=f"{name}.cu",
+        arch=arch,
+        std="c++17",
+        fma=False,
+        include_path=include,
+        ptxas_options=["-v"],
+        device_as_default_execution_space=True,
+    )
     logs = io.StringIO()
     try:
         program = Program(source, "c++", options)

@@ -71,7 +71,9 @@ class _Scope:
     def _same(self, v: Value) -> bool:
         """A cast that leaves the register as it is."""
         o = v.operands[0].type.dtype
-        return o is v.type.dtype or (o.is_float and o.bits == 16 and register_dtype(v.type.dtype) is register_dtype(o) and v.type.dtype.bits == 32)
+        return o is v.type.dtype or (
+            o.is_float and o.bits == 16 and register_dtype(v.type.dtype) is register_dtype(o) and v.type.dtype.bits == 32
+        )
 
     def _squeezes(self, v: Value) -> bool:
         return v.operands[0].type.size == v.type.size
@@ -98,7 +100,9 @@ class _Scope:
             return f"{v.op.removeprefix('reduce_')}_{self._axis(v)}(lane, {self._typed(v.operands[0], reduced_dtype(v))})"
         if v.op == "iota":
             flags = self.owner.fit.of(v)
-            return {(True, True): "iota_flat(lane)", (True, False): "iota_h(lane)", (False, True): "iota_c(lane)"}.get(flags, "unit<L>(i32(0))")
+            return {(True, True): "iota_flat(lane)", (True, False): "iota_h(lane)", (False, True): "iota_c(lane)"}.get(
+                flags, "unit<L>(i32(0))"
+            )
         text = expression(v, self.text)
         return f"unit<L>({text})" if all(o not in self.names for o in v.operands) else text
 
@@ -233,14 +237,17 @@ class _Fragment:
         return held + sum(self._words(self.fit.of(c.leaf), c.type.dtype, layout) for c in self.p.carries)
 
     def _raw(self, layout: Layout) -> int:
-        return sum(-(-layout.elements(self.cflags(v)) * v.type.dtype.bytes // 4) for v in self.edge_leaves)
+        wide = [v for v in self.edge_leaves if self.cflags(v)[1]] or self.edge_leaves
+        return sum(-(-layout.elements(self.cflags(v)) * v.type.dtype.bytes // 4) for v in wide)
 
     def _item(self) -> int:
         """Bytes of the narrowest element of the tables with channels that edges gather; of any table, where they gather none."""
         p = self.p
         wide = [v.type.dtype.bytes for v in self.edge_leaves if self.fit.of(v)[1]]
         if not wide:
-            wide = [v.type.dtype.bytes for v in p.leaves if p.leaves[v][0] in ("row", "param") and v in self.fit.flags and self.fit.of(v)[1]]
+            wide = [
+                v.type.dtype.bytes for v in p.leaves if p.leaves[v][0] in ("row", "param") and v in self.fit.flags and self.fit.of(v)[1]
+            ]
         if not wide:
             wide = [s.target.dtype.bytes for _r, s in p.stores]
         return min(wide, default=4)
@@ -295,10 +302,10 @@ class _Fragment:
         how = f"{layout.heads} x {layout.chans}, vectors of {layout.vec}, {layout.lanes} lanes, {unroll} edges in flight" + (
             f", {layout.slices} slices" if layout.slices > 1 else ""
         )
+        reason = "values of one size, no feature reduction" if self.fit.flat else "every value is [H, C], [H], [C] or scalar"
         return CudaText(
             text, "\n".join(w.out) + "\n", p.args, p.arg_types, p.num_read, self.index, words[0], words[1], 0,
-            *entries, "fragment", "every value is [H, C], [H], [C] or scalar" if not self.fit.flat else "values of one size, no feature reduction",
-            how, lines,
+            *entries, "fragment", reason, how, lines,
         )  # fmt: skip
 
     def _cast_dtypes(self) -> set[str]:
@@ -383,8 +390,16 @@ class _Fragment:
             for n, t in enumerate(types):
                 w.line(f"{t} sum_{n};")
             w.line(f"static constexpr int kWords = {' + '.join(f'{t}::kWords' for t in types)};")
-            w.line("SWEEP_FN void init() { " + " ".join(f"fill(sum_{n}, {literal(0, c.type.dtype)});" for n, c in enumerate(self.p.carries)) + " }")
-            w.line("SWEEP_FN void combine(const Carry& o) { " + " ".join(f"set(sum_{n}, add(sum_{n}, o.sum_{n}));" for n in range(len(types))) + " }")
+            w.line(
+                "SWEEP_FN void init() { "
+                + " ".join(f"fill(sum_{n}, {literal(0, c.type.dtype)});" for n, c in enumerate(self.p.carries))
+                + " }"
+            )
+            w.line(
+                "SWEEP_FN void combine(const Carry& o) { "
+                + " ".join(f"set(sum_{n}, add(sum_{n}, o.sum_{n}));" for n in range(len(types)))
+                + " }"
+            )
             w.line("template <class F> SWEEP_FN void each(F f) { " + " ".join(f"sum_{n}.each(f);" for n in range(len(types))) + " }")
 
     # ---- leaves
@@ -482,7 +497,7 @@ class _Fragment:
         """Scores of a whole batch, and the feature reductions on the way that are read again: one array each."""
         scores = [r.score for r in self.rescales]
         first = set(self.order(scores, {}))
-        again = set(self.order(self._second_roots(single), {v: "" for v in scores}))
+        again = set(self.order(self._second_roots(single), dict.fromkeys(scores, "")))
         kept = [v for v in self._shuffled(scores, {}) if v in first and v in again and v not in scores]
         arrays = {v: f"score_{k}" for k, v in enumerate(dict.fromkeys(scores))}
         arrays |= {v: f"kept_{k}" for k, v in enumerate(kept)}
@@ -572,9 +587,7 @@ class _Fragment:
     # ---- entries
 
     def _entries(self, w: Writer, layout: Layout, group_rows: bool) -> tuple[Entry, Entry | None, Entry | None]:
-        state, carry = (
-            4 * layout.lanes * sum(self._words(self.fit.of(v), v.type.dtype, layout) for v in vs) for vs in self._images()
-        )
+        state, carry = (4 * layout.lanes * sum(self._words(self.fit.of(v), v.type.dtype, layout) for v in vs) for vs in self._images())
         block = block_for(self.wish.block, carry) if self.has_carry else self.wish.block
         shared = carry * (block // 32) if self.has_carry else 0
         per = block // 32 * (layout.groups if group_rows else 1)
@@ -616,4 +629,3 @@ def entry_params(index: DType) -> list[str]:
         "i64 carry_base",
         "u32* workspace",
     ]
-

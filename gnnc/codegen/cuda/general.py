@@ -1,7 +1,7 @@
 """The general path: one warp a chunk, every value in scratch memory, the loop nests of `plan_nests` one after another.
 
-Slow, but right for every program: concat, slices, any reshape and rank, products on edges, gradients of edge-side weights, any size. Scratch
-lies in shared memory, or in a workspace in global memory where it is too large. Each warp keeps its own carry image.
+Slow, but right for every program: concat, slices, any reshape and rank, products on edges, gradients of edge-side weights, any size.
+Scratch lies in shared memory, or in a workspace in global memory where it is too large. Each warp keeps its own carry image.
 """
 
 from __future__ import annotations
@@ -176,11 +176,12 @@ class _Kernel:
         with w.block(f"{name}{self.suffix}({', '.join([*entry_params(self.index), *buffers])})"):
             w.line("const int lane = threadIdx.x & 31;")
             w.line("const i64 warp = (i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), warps = (i64)gridDim.x * (blockDim.x >> 5);")
-            if self.scratch_bytes and self.workspace_words:
-                w.line(f"char* const scratch = (char*)workspace + {'0' if self.suffix == '_carry' else f'warp * {self.scratch_bytes}'};")
-            elif self.scratch_bytes:
-                w.line("SWEEP_SHARED(shared);")
-                w.line(f"char* const scratch = (char*)shared + {'0' if self.suffix == '_carry' else f'(threadIdx.x >> 5) * {self.scratch_bytes}'};")
+            if self.scratch_bytes:
+                place, mine = ("workspace", "warp") if self.workspace_words else ("shared", "(threadIdx.x >> 5)")
+                if place == "shared":
+                    w.line("SWEEP_SHARED(shared);")
+                offset = "0" if self.suffix == "_carry" else f"{mine} * {self.scratch_bytes}"
+                w.line(f"char* const scratch = (char*){place} + {offset};")
             for text in pieces:
                 w.line(text)
             self.body(w, plans)
@@ -287,7 +288,8 @@ class _Run(_Kernel):
         with w.block("for (i64 item = warp; item < count; item += warps)"):
             per_row = [*plans["row"], *plans["edge"], *plans["post"]]
             if self.spec.grouped_by:
-                w.line(f"const {self.index} r = list[4 * item], begin = list[4 * item + 1], end = list[4 * item + 2], partial = list[4 * item + 3];")
+                w.line(f"const {self.index}* const chunk = list + 4 * item;")
+                w.line(f"const {self.index} r = chunk[0], begin = chunk[1], end = chunk[2], partial = chunk[3];")
                 self.degree(w, per_row)
             else:
                 w.line("const i64 r = item;")

@@ -1,7 +1,7 @@
 """One loop nest of the general path as lane-strided loops: lanes take elements, reductions run in a fixed order.
 
-Elements of a plain sink are spread over the lanes. A reduction with many outputs gives each output to one lane, which walks the reduced axes;
-one with few outputs is walked by the whole warp, and its lanes are added up by shuffles.
+Elements of a plain sink are spread over the lanes. A reduction with many outputs gives each output to one lane, which walks the reduced
+axes; one with few outputs is walked by the whole warp, and its lanes are added up by shuffles.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class _Loop:
     def __post_init__(self) -> None:
         self.roots = [self._root(s) for s in self.sinks]
         self.targets = [
-            strides_over(self.nest.axes, axes_of(s.value.type.dims, self.nest.axes), s.value.type.dims, s.target.strides) for s in self.sinks
+            strides_over(self.nest.axes, axes_of(s.value.type.dims, self.nest.axes), s.value.type.dims, s.target.strides)
+            for s in self.sinks
         ]
         self._steps: dict[Value, tuple[Value, View | None]] = {}
         for s, root in zip(self.sinks, self.roots, strict=True):
@@ -244,7 +245,10 @@ class _Loop:
             for s, root in zip(self.sinks, self.roots, strict=True):
                 self._evaluate(root, s.produces is s.value)
             for s, root, strides in zip(self.sinks, self.roots, self.targets, strict=True):
-                w.line(f"put({self.pointer(s.target.base)}, {self._offset(s.target.offset, strides)}, {self._converted(s, root)});", s.value.loc)
+                w.line(
+                    f"put({self.pointer(s.target.base)}, {self._offset(s.target.offset, strides)}, {self._converted(s, root)});",
+                    s.value.loc,
+                )
         w.line("__syncwarp();")
 
     def fold(self) -> None:
@@ -270,7 +274,9 @@ class _Loop:
 
     def _accumulate(self, s: Sink, root: Value, d: DType) -> None:
         real, view = self._steps[root]
-        plain_mul = real is root and view is None and root.op == "mul" and s.fold == "sum" and register_dtype(root.type.dtype) is d and d.is_float
+        plain_mul = (
+            real is root and view is None and root.op == "mul" and s.fold == "sum" and register_dtype(root.type.dtype) is d and d.is_float
+        )
         if plain_mul and root not in self.names:
             for o in root.operands:
                 if o.type.size == root.type.size:

@@ -9,11 +9,6 @@ from collections.abc import Callable
 from ...ir.core import Value
 from ...ir.types import BOOL, DType, promote
 
-ELEMENTWISE = frozenset(
-    "add sub mul div pow maximum minimum neg abs sign exp log sqrt rsqrt tanh sigmoid erf relu leaky_relu elu gelu silu clamp "
-    "eq ne lt le gt ge and or not where cast".split()
-)
-
 _RENAMED = {"and": "both", "or": "either", "not": "negate"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
@@ -49,25 +44,31 @@ def const_of(v: Value) -> Value | None:
 
 def identifier(name: str) -> str:
     """A buffer's name as a C++ identifier."""
-    out = re.sub(r"\W", "_", name).strip("_") or "buffer"
+    out = re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or "buffer"
     if out[0].isdigit():
         out = f"b{out}"
     return f"{out}_" if out in _TAKEN or _LOCAL.fullmatch(out) else out
 
 
-_LOCAL = re.compile(r"v\d+|.*_(t|row|other|edge)|(state|shadow|temp|image|carry)_\d+|(top|shift|decay|score|kept|weight)_\d+")
+_LOCAL = re.compile(r"[vi]\d+|.*_(t|row|other|edge)|(state|shadow|temp|image|carry)_\d+|(top|shift|decay|score|kept|weight)_\d+")
 """Names that the generated code gives to its own values."""
 
 
-_TAKEN = frozenset(
-    "list count indptr neighbours edge_ids partials carries carry_base workspace lane row edge state carry batch b s u r c int float double char "
-    "bool short long signed unsigned const auto for if else while do return struct class template typename using namespace new delete this true "
-    "false static public private operator switch case default break continue void union enum goto inline extern register volatile sizeof and or "
-    "not xor f16 bf16 f32 f64 i8 u8 i16 i32 i64 u32 u64 add sub mul div pow maximum minimum neg abs sign exp log sqrt rsqrt tanh sigmoid erf relu "
-    "leaky_relu elu gelu silu eq ne lt le gt ge where both either negate square fma map set fill unit load fetch widen convert init combine each "
-    "step store other id live L U S Index Row Edge State Carry Program Work main sweep save restore run merge scratch image slot degree inf nan "
-    "P F B T o i slot item begin end partial part first kept total column warp warps lane scratch shared try catch throw export friend virtual explicit mutable near far".split()
-)
+_TAKEN_WORDS = """
+B Carry Edge F Index L P Program Row S State T U Work abs add alignas alignof and and_eq asm auto b batch begin bf16 bitand bitor bool
+both break c carries carry carry_base case catch chunk char class column combine compl const const_cast constexpr continue convert count
+decltype default degree delete div do double dynamic_cast each edge edge_ids either else elu end enum eq erf exp explicit export extern
+f16 f32 f64 false far fetch fill first float fma for friend ge gelu get goto gt i i16 i32 i64 i8 id if image indptr inf init inline int
+item k kCarry kDegree kFence kGroupRows kId kMap kOrdered kOther kPrefetch kept lane le leaky_relu linux list live load log long lowest
+lt main map maximum merge minimum mul mutable namespace nan ne near neg negate neighbours new noexcept not not_eq nullptr o operator or
+or_eq other part partial partials pow private public put r register reinterpret_cast relu restore return row rsqrt run s save scratch
+set shared short sigmoid sign signed silu sizeof slot sqrt square state static static_assert static_cast step store struct sub sweep
+switch tanh template this thread_local throw total true try typeid typename u u32 u64 u8 union unit unix unsigned using virtual void
+volatile warp warps where while widen workspace xor xor_eq
+"""
+
+_TAKEN = frozenset(_TAKEN_WORDS.split())
+"""Words of C++, and names that the skeletons and the generated code use themselves."""
 
 
 def unique_identifiers(names: tuple[str, ...], taken: frozenset[str] = frozenset()) -> list[str]:
@@ -94,8 +95,8 @@ def expression(v: Value, text: Callable[[Value], str]) -> str:
         return f"where({text(c)}, {as_dtype(x, out, text)}, {as_dtype(y, out, text)})"
     if op in ("eq", "ne", "lt", "le", "gt", "ge"):
         common = promote(v.operands[0].type.dtype, v.operands[1].type.dtype)
-        x, y = (as_dtype(o, register_dtype(common), text) for o in v.operands)
-        return f"{op}({x}, {y})"
+        left, right = (as_dtype(o, register_dtype(common), text) for o in v.operands)
+        return f"{op}({left}, {right})"
     args = [as_dtype(o, out, text) for o in v.operands]
     if op in _SIGNS:
         return f"{args[0]} {_SIGNS[op]} {args[1]}" if out.is_float else f"{op}({args[0]}, {args[1]})"
@@ -104,12 +105,12 @@ def expression(v: Value, text: Callable[[Value], str]) -> str:
     if op in ("leaky_relu", "elu"):
         return f"{op}({args[0]}, {literal(v.attr('slope' if op == 'leaky_relu' else 'alpha'), out)})"
     if op == "clamp":
-        x = args[0]
+        clamped = args[0]
         for name, f in (("min", "maximum"), ("max", "minimum")):
             if v.attr(name) is not None:
                 bound = v.attr(name)
-                x = f"{f}({x}, {literal(bound if out.is_float else int(bound), out)})"
-        return x
+                clamped = f"{f}({clamped}, {literal(bound if out.is_float else int(bound), out)})"
+        return clamped
     return f"{op}({', '.join(args)})"
 
 
@@ -133,4 +134,3 @@ def as_dtype(o: Value, d: DType, text: Callable[[Value], str]) -> str:
 def reduced_dtype(v: Value) -> DType:
     """Register dtype of a feature reduction's result."""
     return register_dtype(v.type.dtype) if v.type.dtype.is_float else v.type.dtype
-

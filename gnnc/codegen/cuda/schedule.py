@@ -19,10 +19,10 @@ def pow2_ceil(n: int) -> int:
 class CudaSchedule:
     """Wishes of the caller; 0 or None: the emitter's choice.
 
-    ``path``: "fragment" or "general". ``vec``: elements of a load (a power of two that divides the channels). ``lanes``: of a group, a power
-    of two up to 32. ``unroll``: edges in flight a group. ``slices``: passes over the edges, each over a part of the heads (of the row, where no
-    value is reduced over features). ``group_rows``: a row a group instead of a row a warp, for tiny degrees. ``prefetch``: the next
-    batch's neighbours are loaded early. ``fence``: keeps a batch's loads together. ``block``: threads of a block. ``min_blocks``:
+    ``path``: "fragment" or "general". ``vec``: elements of a load (a power of two that divides the channels). ``lanes``: of a group, a
+    power of two up to 32. ``unroll``: edges in flight a group. ``slices``: passes over the edges, each over a part of the heads (of the
+    row, where no value is reduced over features). ``group_rows``: a row a group instead of a row a warp, for tiny degrees. ``prefetch``:
+    the next batch's neighbours are loaded early. ``fence``: keeps a batch's loads together. ``block``: threads of a block. ``min_blocks``:
     resident blocks that registers are capped for.
     """
 

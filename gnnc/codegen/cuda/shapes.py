@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from ...ir.core import Value, topological
 from ...ir.types import Dims
+from ..cpu.elementwise import ELEMENTWISE
 from ..cpu.program import Program, contiguous
-from .ops import ELEMENTWISE, const_of
+from .ops import const_of
 
 SHAPES = ELEMENTWISE | {"input", "const", "iota", "reshape", "broadcast", "reduce_sum", "reduce_max"}
 """Operations that the fragment path has."""

@@ -7,11 +7,9 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -163,5 +161,3 @@ def emulate(
     """A sweep's function, emitted and built."""
     spec = SweepSpec(name, func, grouped_by, rows or ("node" if func.square else str(grouped_by)))
     return Emulated(spec, emit_cuda(spec, index_dtype, name, schedule))
-
-

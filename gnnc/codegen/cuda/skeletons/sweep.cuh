@@ -207,22 +207,23 @@ template <class P> SWEEP_FN void save_carry(const Work<typename P::Index>& w, ty
 template <class P> SWEEP_FN void run(const P& p, const Work<typename P::Index>& w) {
   using L = typename P::L;
   constexpr int kItem = P::kGroupRows ? L::kGroups : 1;
-  const i64 warps = (i64)gridDim.x * (blockDim.x >> 5), warp = (i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-  const i64 items = (w.count + kItem - 1) / kItem;
+  using Count = typename Choose<sizeof(typename P::Index) == 4 && L::kSlices == 1, u32, i64>::type;   // 64 bits cost registers
+  const Count warps = (Count)gridDim.x * (blockDim.x >> 5), warp = (Count)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+  const Count items = (Count)((w.count + kItem - 1) / kItem);
   if constexpr (P::kCarry) {
     SWEEP_SHARED(shared);
     for (int slice = 0; slice < L::kSlices; slice++) {
       Lane<L> lane(slice);
       typename P::Carry carry;
       carry.init();
-      for (i64 k = warp; k < items; k += warps) sweep_item(p, w, lane, k, carry);
+      for (Count k = warp; k < items; k += warps) sweep_item(p, w, lane, k, carry);
       combine_groups<L>(carry);
       combine_warps(carry, shared, lane);
       save_carry<P>(w, carry, lane);
     }
   } else {
     typename P::Carry carry;
-    for (i64 k = warp; k < items * L::kSlices; k += warps) {              // slice by slice, so that a slice stays in the cache
+    for (Count k = warp; k < items * L::kSlices; k += warps) {            // slice by slice, so that a slice stays in the cache
       const int slice = L::kSlices == 1 ? 0 : (int)(k / items);
       Lane<L> lane(slice);
       sweep_item(p, w, lane, k - slice * items, carry);

@@ -2,13 +2,10 @@
 // no GPU. Covers what the skeletons use: shuffles, warp and block barriers, shared memory, read-only loads (alignment is checked), all
 // storage dtypes. Blocks run one after another. A barrier that not all threads reach, or a shuffle that not all lanes join, ends the run.
 #pragma once
-#include <math.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
+#include <math.h>        // no C++ headers: they would take most of a kernel's compile time
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
@@ -18,7 +15,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define SWEEP_SHARED(NAME) unsigned* NAME = emulator.shared.data()
+#define SWEEP_SHARED(NAME) unsigned* NAME = emulator.shared
 
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -64,8 +61,8 @@ emulate_switch:
 )");
 struct Context {
   void* sp = nullptr;
-  void start(std::vector<char>& stack, void (*entry)()) {
-    size_t top = ((size_t)stack.data() + stack.size()) & ~(size_t)15;
+  void start(char* stack, size_t size, void (*entry)()) {
+    size_t top = ((size_t)stack + size) & ~(size_t)15;
     void** p = (void**)top;
     *--p = nullptr;
     *--p = (void*)entry;
@@ -77,10 +74,10 @@ struct Context {
 #else
 struct Context {
   ucontext_t c;
-  void start(std::vector<char>& stack, void (*entry)()) {
+  void start(char* stack, size_t size, void (*entry)()) {
     getcontext(&c);
-    c.uc_stack.ss_sp = stack.data();
-    c.uc_stack.ss_size = stack.size();
+    c.uc_stack.ss_sp = stack;
+    c.uc_stack.ss_size = size;
     c.uc_link = nullptr;
     makecontext(&c, entry, 0);
   }
@@ -89,14 +86,16 @@ struct Context {
 #endif
 
 struct Emulator {
-  std::vector<Context> fibers;
-  std::vector<std::vector<char>> stacks;
-  std::vector<char> done;
-  std::vector<int> warp_arrived, warp_phase, block_phase;
-  std::vector<unsigned> shared;
+  static constexpr int kThreads = 1024, kStack = 1 << 17;
+  Context fibers[kThreads];
+  char* stacks[kThreads] = {};
+  char done[kThreads];
+  int warp_arrived[32], warp_phase[kThreads], block_phase[kThreads];
+  unsigned* shared = nullptr;
   int block_arrived = 0, current = 0, threads = 0;
   Context host;
-  std::function<void()> body;
+  void (*body)(const void*) = nullptr;                   // the kernel and its arguments, as a lambda
+  const void* argument = nullptr;
   unsigned long long exchange[32][32];
 
   bool next(int& i) {                                    // the next unfinished fiber after the current one
@@ -118,32 +117,43 @@ struct Emulator {
   }
   void warp_barrier() { const int w = current / 32, k = ++warp_phase[current]; warp_arrived[w]++; wait(warp_arrived[w], 32 * k); }
   void block_barrier() { const int k = ++block_phase[current]; block_arrived++; wait(block_arrived, threads * k); }
-  void launch(int grid, int block, int shared_bytes, std::function<void()> kernel);
+  template <class F> void launch(int grid, int block, int shared_bytes, const F& kernel) {
+    argument = &kernel;
+    body = [](const void* f) { (*(const F*)f)(); };
+    run(grid, block, shared_bytes);
+  }
+  void run(int grid, int block, int shared_bytes);
 };
 inline Emulator emulator;
 
 inline void fiber_main() {
-  emulator.body();
+  emulator.body(emulator.argument);
   const int me = emulator.current;
   emulator.done[me] = 1;
   int to;
   if (emulator.next(to)) { emulator.current = threadIdx.x = to; emulator.fibers[me].go(emulator.fibers[to]); }
   emulator.fibers[me].go(emulator.host);
 }
-inline void Emulator::launch(int grid, int block, int shared_bytes, std::function<void()> kernel) {
-  body = kernel;
+inline void Emulator::run(int grid, int block, int shared_bytes) {
   threads = blockDim.x = block;
   gridDim.x = grid;
-  fibers.resize(block);
-  while ((int)stacks.size() < block) stacks.emplace_back(1 << 17);
+  for (int i = 0; i < block; i++)
+    if (!stacks[i]) stacks[i] = (char*)malloc(kStack);
+  const int words = shared_bytes / 4 + 4;
+  shared = (unsigned*)aligned_alloc(64, (words * 4 + 63) / 64 * 64);
   for (int x = 0; x < grid; x++) {
     blockIdx.x = x;
-    shared.assign(shared_bytes / 4 + 4, 0x7fc0dead);
-    done.assign(block, 0); warp_arrived.assign(32, 0); warp_phase.assign(block, 0); block_phase.assign(block, 0); block_arrived = 0;
-    for (int i = 0; i < block; i++) fibers[i].start(stacks[i], fiber_main);
+    for (int i = 0; i < words; i++) shared[i] = 0x7fc0dead;
+    memset(done, 0, sizeof done);
+    memset(warp_arrived, 0, sizeof warp_arrived);
+    memset(warp_phase, 0, sizeof warp_phase);
+    memset(block_phase, 0, sizeof block_phase);
+    block_arrived = 0;
+    for (int i = 0; i < block; i++) fibers[i].start(stacks[i], kStack, fiber_main);
     current = threadIdx.x = 0;
     host.go(fibers[0]);
   }
+  free(shared);
 }
 inline void __syncwarp() { emulator.warp_barrier(); }
 inline void __syncthreads() { emulator.block_barrier(); }
