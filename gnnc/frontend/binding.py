@@ -242,7 +242,7 @@ def _check_devices(sig: LayerSignature, tensors: list[torch.Tensor], graph: torc
 def _rows(sig: LayerSignature, tensors: list[torch.Tensor], counts: Counts) -> tuple[int, int]:
     """num_src and num_dst, from the graph or else from the tensors. Every tensor's rows are compared with them."""
     num: dict[str, Count] = {"src": counts[0], "dst": counts[1], "edge": counts[2]}
-    owner: dict[str, str] = {k: "" for k in num}  # "" is the graph
+    owner: dict[str, str] = dict.fromkeys(num, "")  # "" is the graph
     if sig.square and num["src"] is not None and num["dst"] is not None and num["src"] != num["dst"]:
         p = next(p for p in sig.tensors if p.annotation.space == "node")
         raise BipartiteNode(sig.source.param(p.name), name=p.name, num_src=num["src"], num_dst=num["dst"])

@@ -21,7 +21,6 @@ import os
 import sys
 import sysconfig
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from .errors import CapturedValue, described
 from .source import loc_at
 
 _MISSING = object()
+_FLAGS = 0x3FF  # kind of function; the rest says which `from __future__` its file has
 _VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"  # bytecode differs between versions
 _STDLIB = os.path.normpath(sysconfig.get_paths()["stdlib"])
 # Their functions cannot act on values of a layer, and their constants do not change: name and version are their identity.
@@ -51,17 +51,22 @@ class Read:
     code: types.CodeType
 
 
-_reads: weakref.WeakKeyDictionary[types.CodeType, tuple[Read, ...]] = weakref.WeakKeyDictionary()
-
-
 def reads_of(code: types.CodeType) -> tuple[Read, ...]:
     """Every global, closure value and imported name that a function with this code may read, nested functions included."""
-    found = _reads.get(code)
-    if found is None:
-        out: dict[tuple[str, str, tuple[str, ...]], Read] = {}
-        _collect(code, frozenset(code.co_freevars), out)
-        found = _reads[code] = tuple(out.values())
-    return found
+    return _reads_of(code, code.co_filename)
+
+
+# Equal code objects of two files are equal to Python, but their reads have locations: the file is part of the key.
+@functools.lru_cache(maxsize=4096)
+def _reads_of(code: types.CodeType, file: str) -> tuple[Read, ...]:
+    out: dict[tuple[str, str, tuple[str, ...]], Read] = {}
+    _collect(code, frozenset(code.co_freevars), out)
+    return tuple(out.values())
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Every name in a code object and those nested in it, attributes included."""
+    return set(code.co_names).union(*(_names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
 def _collect(code: types.CodeType, free: frozenset[str], out: dict[tuple[str, str, tuple[str, ...]], Read]) -> None:
@@ -124,7 +129,7 @@ class Identity:
         if self._entries is None or not all(read() is seen for read, seen in self._entries):
             walk = _Walk()
             walk.value(self._fn, self._fn.__name__)
-            self._digest = walk.hash.hexdigest()
+            self._digest = walk.finish()
             self._entries = walk.entries
         return self._digest
 
@@ -142,6 +147,8 @@ class _Walk:
         self.entries: list[tuple[Callable[[], Any], Any]] = []
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []
+        self._names: set[str] = set()  # in any code reached
+        self._opaque: list[tuple[types.ModuleType, str, tuple[types.FunctionType, Read] | None]] = []
         self._site: tuple[types.FunctionType, Read] | None = None
 
     def put(self, tag: str, data: bytes | str = b"") -> None:
@@ -164,7 +171,10 @@ class _Walk:
         elif isinstance(v, types.FunctionType):
             self._function(v)
         elif isinstance(v, types.ModuleType):
-            self._module(v)
+            if _is_stable_owner(v):
+                self._module(v)
+            else:
+                self._opaque_module(v, name)
         elif isinstance(v, torch.dtype | torch.device):
             self.put("torch", str(v))
         elif _is_own(v):
@@ -219,6 +229,7 @@ class _Walk:
         if not self._once(fn):
             return
         self.put("function", _VERSION)
+        self._names |= _names_in(fn.__code__)
         self._code(fn.__code__)
         self.watch(lambda: fn.__code__, fn.__code__)
         self.watch(lambda: fn.__defaults__, fn.__defaults__)
@@ -263,27 +274,38 @@ class _Walk:
             # Reading a method makes a new object each time, so what is watched is the function.
             self.watch(functools.partial(_stable_attribute, get), _stable(v))
             v = _stable(v)
-        if isinstance(v, types.ModuleType) and not _is_stable_owner(v):
-            self._opaque_module(v, spelled, read)
-            return
         self.value(v, spelled)
 
-    def _opaque_module(self, module: types.ModuleType, spelled: str, read: Read) -> None:
-        """A module of the user's that is used as a value (``m = mod``): every name in the code that it has may be read from it."""
+    def finish(self) -> str:
+        """The digest, once what modules used as values (``m = mod``, ``helper(mod)``) may be asked for is in it: every name that any code
+        reached mentions and the module has."""
+        done: set[tuple[int, str]] = set()
+        progress = True
+        while progress:
+            progress = False
+            for module, spelled, site in list(self._opaque):
+                for name in sorted(self._names & set(vars(module))):
+                    if (id(module), name) in done:
+                        continue
+                    done.add((id(module), name))
+                    progress = True
+                    self._site = site
+                    self.put("attribute", name)
+                    get = functools.partial(_attribute, module, name)
+                    v = _stable(get())
+                    self.watch(functools.partial(_stable_attribute, get), v)
+                    self.value(v, f"{spelled}.{name}")
+        return self.hash.hexdigest()
+
+    def _opaque_module(self, module: types.ModuleType, spelled: str) -> None:
         self._module(module)
-        for name in read.code.co_names:
-            if name in vars(module) and (vars(module)[name] is not module):
-                self.put("attribute", name)
-                get = functools.partial(_attribute, module, name)
-                v = get()
-                self.watch(functools.partial(_stable_attribute, get), _stable(v))
-                if not isinstance(v, types.ModuleType):
-                    self.value(_stable(v), f"{spelled}.{name}")
+        if self._once(module):
+            self._opaque.append((module, spelled, self._site))
 
     def _code(self, code: types.CodeType) -> None:
         """Everything that says what the code does; lines and file names do not."""
         self.put("code", code.co_code)
-        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS
         self.put("shape", repr((counts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)))
         self.put("exceptions", code.co_exceptiontable)
         self.put("consts", str(len(code.co_consts)))

@@ -31,7 +31,10 @@ class GraphProxy:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name in _COUNTS:
-            hint = "counts and indices differ from graph to graph and are not known while tracing; degrees are g.in_degree() and g.out_degree()"
+            hint = (
+                "counts and indices differ from graph to graph and are not known while tracing; "
+                "degrees are g.in_degree() and g.out_degree()"
+            )
         else:
             near = difflib.get_close_matches(name, [n for n in dir(type(self)) if not n.startswith("_")], 1)
             hint = f"did you mean g.{near[0]}?" if near else "a fold of your own is g.fold(monoid, m)"

@@ -15,7 +15,7 @@ def _shown(dims: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, dims))}]"
 
 
-def _parts(v: TracedValue, index: object) -> list[None | int | slice]:
+def _parts(v: TracedValue, index: object) -> list[int | slice | None]:
     """The indices behind the ellipsis, checked for kind."""
     given = index if isinstance(index, tuple) else (index,)
     if not given or given[0] is not Ellipsis:

@@ -251,7 +251,7 @@ class _Names:
                 annotation = eval(text, self._fn.__globals__, self._locals)
             except UserError as error:
                 raise type(error)(loc(), hint=error.hint, **error.fields) from None
-            except Exception as error:  # noqa: BLE001  (whatever the user's expression raises)
+            except Exception as error:  # whatever the user's expression raises
                 raise UnresolvedAnnotation(loc(), annotation=text, name=name, reason=f"{type(error).__name__}: {error}") from None
         return annotation
 

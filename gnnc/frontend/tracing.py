@@ -385,7 +385,7 @@ class TracedValue:
     def _concrete(self, what: str, hint: str) -> NoReturn:
         raise ConcreteValueNeeded(user_loc(), what=what, type=self._a(), hint=hint)
 
-    def __bool__(self) -> bool:  # noqa: PLE0304
+    def __bool__(self) -> bool:
         self._concrete("the truth value", "use where(cond, a, b) for if; &, | and ~ for and, or and not; (a < b) & (b < c) for a < b < c")
 
     def __float__(self) -> float:
@@ -407,7 +407,7 @@ class TracedValue:
     def __iter__(self) -> NoReturn:
         self._concrete("the elements", "loop over heads with `for h in range(v.dims[-1])` and v[..., h]")
 
-    def __len__(self) -> int:  # noqa: PLE0303
+    def __len__(self) -> int:
         self._concrete("the length", "v.dims are the feature dims; the number of rows is not known while tracing")
 
     def __contains__(self, item: object) -> bool:
@@ -433,7 +433,7 @@ class TracedValue:
             for x in inputs:
                 if isinstance(x, np.ndarray):
                     refuse_operand(x)
-        self._foreign(f"numpy.{ufunc.__name__}", ufunc.__name__)
+        return self._foreign(f"numpy.{ufunc.__name__}", ufunc.__name__)
 
     def __array_function__(self, func: Any, types: object, args: object, kwargs: object) -> NoReturn:
         self._foreign(f"numpy.{func.__name__}", func.__name__)

@@ -18,7 +18,10 @@ INDEX = "indices come after `...` and see feature dims only: v[..., None], v[...
 AXES = "axes see feature dims only and are negative: -1 is the last one; to reduce over edges use a fold such as g.sum(v)"
 SYMBOL = "it has no value yet, the layer is traced once with symbols"
 BOTH = "bring both to the edges with g.src(v) and g.dst(v), or annotate with Node if both ends are the same nodes"
-NODE = 'write g.dst(v); to gather one value at both ends annotate it (or another input) with Node["F"], for graphs whose ends are the same nodes'
+NODE = (
+    'write g.dst(v); to gather one value at both ends annotate it (or another input) with Node["F"], '
+    "for graphs whose ends are the same nodes"
+)
 FOREIGN = "it does not know the values of a layer"
 ARGUMENT = "pass it as an argument: annotate a parameter with Src, Dst, Edge, Node or Param"
 OPERANDS = "operands are values of the layer and Python numbers"
