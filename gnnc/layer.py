@@ -13,6 +13,7 @@ from torch import Tensor
 from gnnc.backends import backend_for
 from gnnc.compiled import CompiledLayer, Signature
 from gnnc.explain import Explanation, Half
+from gnnc.frontend.graph_proxy import GraphProxy
 from gnnc.frontend.layer_function import BoundCall, LayerFunction
 from gnnc.ir.core import Func
 from gnnc.traffic import Sizes
@@ -49,6 +50,8 @@ class Layer:
         return self
 
     def __call__(self, graph: Graph | Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(graph, GraphProxy):  # called by another layer that is being traced: a helper of it
+            return self.function.inline(graph, *args, **kwargs)
         g, call, tensors = self._bind(graph, args, kwargs)
         out = self._compiled_for(g, call, grad_mask(tensors)).operator(g, tensors)
         return out if self._is_tuple(g, call) else out[0]

@@ -221,13 +221,14 @@ def test_constants_of_the_code_count(tmp_path):
 
 def test_another_layer_is_part_of_it(tmp_path):
     source = """
+        import gnnc
         A = 1.0
-        @layer
+        @gnnc.layer
         def inner(g, x: Src["F"]):
             return g.sum(g.src(x)) * A
         @layer
         def f(g, x: Src["F"]):
-            return inner.inline(g, x) * 2.0
+            return inner(g, x) * 2.0
     """
     m = Module(tmp_path, source).run()
     first = m.f.fingerprint()
