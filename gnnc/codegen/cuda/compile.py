@@ -52,7 +52,7 @@ def header_folder() -> str:
 
 
 def compile_cuda(text: CudaText, arch: str = "sm_90") -> Cubin:
-    """The cubin of a sweep's text for an architecture such as ``sm_90``. An entry that spills is compiled a second time with more registers.
+    """The cubin of a sweep's text for an architecture such as ``sm_90``. One that spills is compiled again with more registers.
 
     Raises ToolchainError: NVRTC or headers missing (with the pip command), or an error of NVRTC, told with the DSL lines its messages
     point at.

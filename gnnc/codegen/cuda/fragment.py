@@ -13,11 +13,11 @@ from ...ir.core import Value, topological
 from ...ir.monoid import find_monoid
 from ...ir.sweep import Region, SweepSpec
 from ...ir.types import F32, F64, DType
-from ..cpu.program import Base, Program, Sink
+from ..cpu.program import Base, Component, Program, Sink, View
 from .ops import as_dtype, const_of, expression, literal, reduced_dtype, register_dtype, unique_identifiers
 from .rescale import Rescale, find_rescales
 from .schedule import REGISTER_BUDGET, CudaSchedule, Layout, block_for, choose_layout, choose_unroll
-from .shapes import DoesNotFit, Fit, Flags, fit_shapes, roots_of
+from .shapes import DoesNotFit, Fit, Flags, fit_shapes, head_stride, roots_of, split_concats
 from .text import CudaText, Entry, Writer, assemble
 
 KINDS: dict[Flags, str] = {(True, True): "Wide", (True, False): "Head", (False, True): "Chan", (False, False): "Unit"}
@@ -53,9 +53,9 @@ class _Scope:
             self._emit(v)
 
     def _emit(self, v: Value) -> None:
-        p = self.owner.p
-        if v in p.leaves:
-            leaf = self.leaf(p.leaves[v], v)
+        leaves = self.owner.leaves
+        if v in leaves:
+            leaf = self.leaf(leaves[v], v)
             if leaf.isidentifier() or "(" not in leaf:
                 self.names[v] = leaf
                 return
@@ -116,7 +116,9 @@ class _Scope:
 class _Fragment:
     def __init__(self, spec: SweepSpec, program: Program, index_dtype: DType, name: str, wish: CudaSchedule) -> None:
         self.spec, self.p, self.index, self.name, self.wish = spec, program, index_dtype, name, wish
+        split_concats(program)
         self.fit: Fit = fit_shapes(program)
+        self.leaves: dict[Value, Base] = {**program.leaves, **{v: view.base for v, view in self.fit.views.items()}}
         roots = roots_of(program)
         self.region = program.regions([*roots, *program.leaves])
         self.uses: dict[Value, int] = {}
@@ -137,7 +139,7 @@ class _Fragment:
         edge_values = [v for v in self.order(self.edge_roots, {}) if self.region[v] is Region.EDGE]
         self.edge_values = edge_values
         self.crossing = self._crossing()
-        self.edge_leaves = [v for v in edge_values if program.leaves.get(v, ("", 0))[0] in ("other", "edge")]
+        self.edge_leaves = [v for v in edge_values if self.leaves.get(v, ("", 0))[0] in ("other", "edge")]
         self.is_map = spec.grouped_by is None
         self.has_carry = bool(program.carries) or bool(self.last_sinks)
 
@@ -174,7 +176,7 @@ class _Fragment:
                     continue
                 seen.add(v)
                 stack.append((v, True))
-                if v not in self.p.leaves:
+                if v not in self.leaves:
                     stack += [(o, False) for o in reversed(self.form(v)[1])]
         return out
 
@@ -188,8 +190,8 @@ class _Fragment:
         for x in topological([v]) if v not in self.known_flags else ():
             if x in self.known_flags:
                 continue
-            if x in self.p.leaves or x.op == "iota":
-                out = self.fit.of(x)
+            if x in self.leaves or x.op == "iota":
+                out = self.fit.flags.get(x, (False, False))  # what lies under a view has no shape here
             elif const_of(x) is not None or not x.operands:
                 out = (False, False)
             else:
@@ -206,7 +208,7 @@ class _Fragment:
         """Row values that edges read: the members of Row."""
         out: dict[Value, None] = {}
         for v in self.order(self.edge_roots, {}):
-            if self.region[v] is Region.EDGE and v not in self.p.leaves:
+            if self.region[v] is Region.EDGE and v not in self.leaves:
                 for o in self.form(v)[1]:
                     if self.region[o] < Region.EDGE and const_of(o) is None:
                         out[o] = None
@@ -220,7 +222,7 @@ class _Fragment:
         return f"{KINDS[flags or self.cflags(v)]}<L, {d}>"
 
     def _reg(self, v: Value) -> str:
-        base = self.p.leaves.get(v)
+        base = self.leaves.get(v)
         if base is not None and base[0] in ("row", "param", "other", "edge"):
             return f"Reg<{self.names[base[1]]}_t>"
         return str(register_dtype(v.type.dtype))
@@ -246,7 +248,9 @@ class _Fragment:
         wide = [v.type.dtype.bytes for v in self.edge_leaves if self.fit.of(v)[1]]
         if not wide:
             wide = [
-                v.type.dtype.bytes for v in p.leaves if p.leaves[v][0] in ("row", "param") and v in self.fit.flags and self.fit.of(v)[1]
+                v.type.dtype.bytes
+                for v in self.leaves
+                if self.leaves[v][0] in ("row", "param") and v in self.fit.flags and self.fit.of(v)[1]
             ]
         if not wide:
             wide = [s.target.dtype.bytes for _r, s in p.stores]
@@ -260,7 +264,7 @@ class _Fragment:
             if not self._may_slice(slices):
                 raise DoesNotFit(f"{slices} slices of {fit.heads} x {fit.chans}")
             heads, chans = (1, fit.chans // slices) if fit.flat else (fit.heads // slices, fit.chans)
-            layout = choose_layout(heads, chans, item, wish, slices)
+            layout = choose_layout(heads, chans, item, wish, slices, self._steps())
             wide = 2 * self._words((True, True), self._acc(), layout)
             need = self._held(layout) + self._raw(layout) + wide
             if need <= REGISTER_BUDGET or wish.path == "fragment":
@@ -319,11 +323,11 @@ class _Fragment:
         yes = ("false", "true")
         monoids = self.spec.func.monoids
         own = [v for v in self.spec.func.values() if v.op == "fold" and find_monoid(v.attr("monoid"), monoids) in monoids]
-        uses_degree = any(base[0].startswith("degree") for v, base in p.leaves.items() if v in self.fit.flags)
+        uses_degree = any(base[0].startswith("degree") for v, base in self.leaves.items() if v in self.fit.flags)
         w.line("using L = typename S::L; using Index = typename S::Index;")
         w.line("static constexpr int U = S::U;")
         w.line("static constexpr bool kGroupRows = S::kGroupRows, kPrefetch = S::kPrefetch, kFence = S::kFence;")
-        kinds = {p.leaves[v][0] for v in self.edge_values if v in p.leaves}
+        kinds = {self.leaves[v][0] for v in self.edge_values if v in self.leaves}
         for name, on in (
             ("kMap", self.is_map),
             ("kOther", "other" in kinds),
@@ -408,7 +412,7 @@ class _Fragment:
         kind, n = base
         if kind in ("row", "param"):
             h, c = (("false", "true")[x] for x in self.fit.of(v))
-            return f"load<{h}, {c}>({self.names[n]}, {'r' if kind == 'row' else '0'}, lane)"
+            return f"load<{h}, {c}>({self._table(v)}, {'r' if kind == 'row' else '0'}, lane)"
         if kind in ("degree", "degree64"):
             return f"unit<L>({register_dtype(v.type.dtype)}(degree))"
         if kind == "state":
@@ -426,13 +430,37 @@ class _Fragment:
         return f"s.{self.members[n]}"
 
     def _edge_member(self, v: Value) -> str:
-        kind, n = self.p.leaves[v]
-        twice = any(k != kind and m == n for k, m in (self.p.leaves[x] for x in self.edge_leaves))
-        return self.names[n] + (f"_{kind}" if twice else "")
+        same = [x for x in self.edge_leaves if self.leaves[x][1] == self.leaves[v][1]]
+        return self.names[self.leaves[v][1]] + (f"_{same.index(v)}" if len(same) > 1 else "")
+
+    def _table(self, v: Value) -> str:
+        """The table of a load: the buffer, or a view of a part of its rows."""
+        n = self.leaves[v][1]
+        return self._view(v, self.fit.views[v]) if v in self.fit.views else self.names[n]
+
+    def _view(self, v: Value, view: View) -> str:
+        n, flags = view.base[1], self.fit.of(v)
+        heads = "L::C" if self.fit.flat else head_stride(self.fit, flags, v, view)
+        row = 0 if view.base[0] == "param" else self.p.arg_types[n].size
+        return f"view<{row}, {heads}>({self.names[n]}{f' + {view.offset}' if view.offset else ''})"
+
+    def _steps(self) -> list[int]:
+        """Distances in rows of which views are a part: vectors must divide them."""
+        out = []
+        parts = [(v, view) for v, view in self.fit.views.items()]
+        parts += [(s.value, s.target) for _r, s in self.p.stores if self._is_part(s)]
+        for v, view in parts:
+            if self.fit.of(v)[1]:
+                out += [view.offset, self.p.arg_types[view.base[1]].size, head_stride(self.fit, self.fit.of(v), v, view)]
+        return out
+
+    def _is_part(self, s: Sink) -> bool:
+        """A store to a part of a row."""
+        return s.value.type.dims != self.p.arg_types[s.target.base[1]].dims
 
     def _row_member(self, v: Value) -> str:
         k = self.crossing.index(v)
-        base = self.p.leaves.get(v)
+        base = self.leaves.get(v)
         return f"{self.names[base[1]]}_{k}" if base is not None and base[0] in ("row", "param") else f"v_{k}"
 
     # ---- methods
@@ -447,16 +475,16 @@ class _Fragment:
             w.line(f"return {{{', '.join(scope.text(v) for v in self.crossing)}}};")
 
     def _edge(self, w: Writer) -> None:
-        raw = {v: f"Raw{KINDS[self.fit.of(v)]}<L, {self.names[self.p.leaves[v][1]]}_t> {self._edge_member(v)};" for v in self.edge_leaves}
+        raw = {v: f"Raw{KINDS[self.fit.of(v)]}<L, {self.names[self.leaves[v][1]]}_t> {self._edge_member(v)};" for v in self.edge_leaves}
         with w.block("struct Edge", "};"):
             for text in raw.values():
                 w.line(text)
         with w.block("template <bool kTail> SWEEP_FN Edge edge(const Lane<L>& lane, Index other, Index id, Live<kTail> live) const"):
             loads = []
             for v in self.edge_leaves:
-                kind, n = self.p.leaves[v]
+                kind = self.leaves[v][0]
                 h, c = (("false", "true")[x] for x in self.fit.of(v))
-                loads.append(f"fetch<{h}, {c}>({self.names[n]}, {'other' if kind == 'other' else 'id'}, lane, live)")
+                loads.append(f"fetch<{h}, {c}>({self._table(v)}, {'other' if kind == 'other' else 'id'}, lane, live)")
             w.line(f"return {{{', '.join(loads)}}};")
 
     def _edge_scope(self, w: Writer) -> _Scope:
@@ -512,10 +540,10 @@ class _Fragment:
 
     def _rescale(self, w: Writer, k: int, r: Rescale, arrays: dict[Value, str]) -> None:
         top, d = self.members[r.top], self.p.components[r.top].type.dtype
-        score = arrays[r.score]
+        score = as_dtype(r.score, register_dtype(d), lambda v: f"{arrays[v]}[u]")
         w.comment("the batch's maximum, and one rescale of what was summed under the old one")
         w.line(f"auto top_{k} = s.{top};")
-        w.line(f"EACH_EDGE(u) if (b.live(u)) set(top_{k}, maximum(top_{k}, {score}[u]));")
+        w.line(f"EACH_EDGE(u) if (b.live(u)) set(top_{k}, maximum(top_{k}, {score}));")
         shift = f"where(eq(top_{k}, -inf<{d}>()), {d}(0), top_{k})" if r.guarded else f"top_{k}"
         w.line(f"const auto shift_{k} = {shift};")
         w.line(f"const auto decay_{k} = exp(s.{top} - shift_{k});")
@@ -527,7 +555,8 @@ class _Fragment:
     def _weighted(self, w: Writer, scope: _Scope) -> None:
         for k, r in enumerate(self.rescales):
             loc = self.p.components[r.top].loc
-            w.line(f"const auto weight_{k} = exp({scope.text(r.score)} - shift_{k});", loc)
+            score = as_dtype(r.score, register_dtype(self.p.components[r.top].type.dtype), scope.text)
+            w.line(f"const auto weight_{k} = exp({score} - shift_{k});", loc)
             for t in r.terms:
                 m, d = self.members[t.number], register_dtype(self.p.components[t.number].type.dtype)
                 if t.value is None:
@@ -540,25 +569,46 @@ class _Fragment:
         p = self.p
         for part in self._independent([c.step for c in p.components]):
             mine = [n for n in part if n in single and p.components[n].step is not p.components[n].old]
+            if len(mine) == 1 and (added := self._added(p.components[mine[0]])) is not None:
+                self._accumulate(w, scope, f"s.{self.members[mine[0]]}", added, p.components[mine[0]].type.dtype)
+                continue
             scope.demand(p.components[n].step for n in mine)
             for n in mine:
                 c = p.components[n]
                 w.line(f"set(s.{self.members[n]}, {scope.text(c.step)});", c.loc)
         for n, carry in enumerate(p.carries):
             if carry.region is Region.EDGE:
-                self._add_carry(w, scope, n, carry.sink.value, "")
+                self._accumulate(w, scope, f"c.sum_{n}", carry.sink.value, carry.type.dtype)
         for s in self.edge_sinks:
             self._store_sink(w, scope, s, "true", "b.id(u)")
 
-    def _add_carry(self, w: Writer, scope: _Scope, n: int, v: Value, guard: str) -> None:
-        if v.op == "mul" and v.type.dtype.is_float and self.uses[v] == 1 and v not in scope.names and const_of(v) is None:
-            scope.demand(v.operands)
-            d = register_dtype(v.type.dtype)
-            a, b = (as_dtype(o, d, scope.text) for o in v.operands)
-            w.line(f"{guard}set(c.sum_{n}, fma({a}, {b}, c.sum_{n}));", v.loc)
-            return
-        scope.demand([v])
-        w.line(f"{guard}set(c.sum_{n}, add(c.sum_{n}, {scope.text(v)}));", v.loc)
+    def _added(self, c: Component) -> Value | None:
+        """What the step adds to the component, if it is a plain sum."""
+        if c.step.op != "add" or not c.type.dtype.is_float or self.uses[c.step] != 1:
+            return None
+        x, y = c.step.operands
+        return y if x is c.old and y is not c.old else x if y is c.old and x is not c.old else None
+
+    def _accumulate(self, w: Writer, scope: _Scope, target: str, v: Value, dtype: DType, guard: str = "") -> None:
+        """``target += v``: a sum of a sum goes in term by term, so that each product becomes one fma."""
+        d = register_dtype(dtype)
+        for t in self._summands(v, scope):
+            if t.op == "mul" and self._only_here(t, scope) and register_dtype(t.type.dtype) is d:
+                scope.demand(t.operands)
+                a, b = (as_dtype(o, d, scope.text) for o in t.operands)
+                w.line(f"{guard}set({target}, fma({a}, {b}, {target}));", t.loc)
+            else:
+                scope.demand([t])
+                w.line(f"{guard}set({target}, add({target}, {as_dtype(t, d, scope.text)}));", t.loc)
+
+    def _only_here(self, v: Value, scope: _Scope) -> bool:
+        """Whether a floating value is read once and has no name yet."""
+        return v.type.dtype.is_float and self.uses[v] == 1 and v not in scope.names and const_of(v) is None
+
+    def _summands(self, v: Value, scope: _Scope) -> list[Value]:
+        if v.op == "add" and self._only_here(v, scope) and self.region[v] >= Region.EDGE:
+            return [t for o in v.operands for t in (self._summands(o, scope) if o.type.dtype is v.type.dtype else [o])]
+        return [v]
 
     def _store_sink(self, w: Writer, scope: _Scope, s: Sink, on: str, row: str) -> None:
         v, flags = s.value, self.fit.of(s.value)
@@ -567,7 +617,8 @@ class _Fragment:
             v = v.operands[0]  # the store rounds
         scope.demand([v])
         h, c = (("false", "true")[x] for x in flags)
-        w.line(f"store_if<{h}, {c}>({on}, {self.names[s.target.base[1]]}, {row}, lane, {scope.text(v)});", s.value.loc)
+        table = self._view(s.value, s.target) if self._is_part(s) else self.names[s.target.base[1]]
+        w.line(f"store_if<{h}, {c}>({on}, {table}, {row}, lane, {scope.text(v)});", s.value.loc)
 
     def _store(self, w: Writer) -> None:
         with w.block("SWEEP_FN void store(const Lane<L>& lane, i64 r, i64 degree, State& s, Carry& c) const"):
@@ -576,7 +627,7 @@ class _Fragment:
                 self._store_sink(w, scope, s, "lane.lead", "r")
             for n, carry in enumerate(self.p.carries):
                 if carry.region is not Region.EDGE:
-                    self._add_carry(w, scope, n, carry.sink.value, "if (lane.lead) ")
+                    self._accumulate(w, scope, f"c.sum_{n}", carry.sink.value, carry.type.dtype, "if (lane.lead) ")
 
     def _store_carry(self, w: Writer) -> None:
         with w.block("SWEEP_FN void store_carry(const Lane<L>& lane, Carry& c) const"):

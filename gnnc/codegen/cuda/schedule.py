@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHARED_LIMIT = 48 * 1024
@@ -74,11 +75,11 @@ class Layout:
         return (self.heads_per_lane if flags[0] else 1) * (self.vectors * self.vec if flags[1] else 1)
 
 
-def choose_layout(heads: int, chans: int, item: int, wish: CudaSchedule, slices: int = 1) -> Layout:
+def choose_layout(heads: int, chans: int, item: int, wish: CudaSchedule, slices: int = 1, steps: Sequence[int] = ()) -> Layout:
     """``heads`` and ``chans`` of one slice; ``item`` the bytes of the narrowest gathered element. 16-byte loads where the channels allow
-    them, and just as many lanes as the row needs."""
+    them, and just as many lanes as the row needs. ``steps``: distances that vectors must divide too, where views of wider rows are read."""
     vec = wish.vec or min(8, 16 // item)
-    while chans % vec:
+    while chans % vec or any(s % vec for s in steps):
         vec //= 2
     lanes = wish.lanes or min(32, pow2_ceil(heads) * pow2_ceil(chans // vec))
     return Layout(heads, chans, vec, lanes, slices)

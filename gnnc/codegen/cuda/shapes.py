@@ -9,12 +9,14 @@ it is one row of channels, which may be cut into slices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ...ir.core import Value, topological
+from ...ir.core import Value
+from ...ir.sweep import Region
 from ...ir.types import Dims
 from ..cpu.elementwise import ELEMENTWISE
-from ..cpu.program import Program, contiguous
+from ..cpu.program import Program, Sink, View, contiguous
+from ..cpu.views import SHAPE_OPS, view_of
 from .ops import const_of
 
 SHAPES = ELEMENTWISE | {"input", "const", "iota", "reshape", "broadcast", "reduce_sum", "reduce_max"}
@@ -30,12 +32,13 @@ class DoesNotFit(Exception):
 
 @dataclass
 class Fit:
-    """``heads`` x ``chans`` is the widest shape; ``flags`` that of every value."""
+    """``heads`` x ``chans`` is the widest shape; ``flags`` that of every value; ``views``: values read as a part of a wider row."""
 
     heads: int
     chans: int
     flat: bool
     flags: dict[Value, Flags] = field(default_factory=dict)
+    views: dict[Value, View] = field(default_factory=dict)
 
     def of(self, v: Value) -> Flags:
         return self.flags[v]
@@ -49,25 +52,119 @@ def roots_of(p: Program) -> list[Value]:
 
 def fit_shapes(p: Program) -> Fit:
     """The shapes of a program. Raises DoesNotFit."""
-    values = topological(roots_of(p))
+    views: dict[Value, View] = {}
+    values = _values(p, views)
     for v in values:
-        if v.op not in SHAPES:
+        if v.op not in SHAPES and v not in views:
             raise DoesNotFit(f"{v.op} of feature dims {list(v.type.dims)}")
         if v.type.size == 0:
             raise DoesNotFit("a feature dim of size 0")
     for c in p.carries:
         if c.sink.target.strides != contiguous(c.type.dims) or c.sink.value.type.dims != c.type.dims:
             raise DoesNotFit("contract_rows of edge or row values")
-    flat = _flat(values)
-    return flat if flat is not None else _two_axes(p, values)
+    flat = _flat(values, views)
+    if flat is not None:
+        try:
+            return _with_views(p, flat, views)
+        except DoesNotFit:
+            pass  # parts of rows that are no single run: heads may still lie apart
+    return _with_views(p, _two_axes(p, values, views), views)
 
 
-def _flat(values: Sequence[Value]) -> Fit | None:
+def _with_views(p: Program, fit: Fit, views: dict[Value, View]) -> Fit:
+    """``fit`` with its views. Raises DoesNotFit where a view or a store cannot be walked with its layout."""
+    fit.views = views
+    for v, view in views.items():
+        check_strides(fit, fit.of(v), v, view)
+    for _region, s in p.stores:
+        if s.target.strides != contiguous(s.value.type.dims):
+            check_strides(fit, fit.of(s.value), s.value, s.target)
+    return fit
+
+
+def _values(p: Program, views: dict[Value, View]) -> list[Value]:
+    """Every value of the program, operands first. A slice of a buffer counts as a load; those found are put into ``views``."""
+    out: list[Value] = []
+    seen: set[Value] = set()
+    for root in roots_of(p):
+        stack: list[tuple[Value, bool]] = [(root, False)]
+        while stack:
+            v, ready = stack.pop()
+            if ready:
+                out.append(v)
+                continue
+            if v in seen:
+                continue
+            seen.add(v)
+            stack.append((v, True))
+            view = _leaf_view(p, v) if v.op == "slice" else None
+            if view is not None:
+                views[v] = view
+            else:
+                stack += [(o, False) for o in reversed(v.operands)]
+    return out
+
+
+def _leaf_view(p: Program, v: Value) -> View | None:
+    """Where ``v`` lies in a buffer, if it is made of one by shape operations alone."""
+    chain = []
+    while v.op in SHAPE_OPS:
+        chain.append(v)
+        v = v.operands[0]
+    if p.leaves.get(v, ("", 0))[0] not in ("row", "other", "edge", "param"):
+        return None
+    view: View | None = View(p.leaves[v], v.type.dtype, 0, contiguous(v.type.dims))
+    for step in reversed(chain):
+        view = view_of(step, view) if view is not None else None
+    return view
+
+
+def head_stride(fit: Fit, flags: Flags, v: Value, view: View) -> int:
+    """Elements between the heads of a view, 0 where it has none or they lie as channels do."""
+    if fit.flat or not flags[0]:
+        return 0
+    return next(s for d, s in zip(v.type.dims, view.strides, strict=True) if d != 1)
+
+
+def check_strides(fit: Fit, flags: Flags, v: Value, view: View) -> None:
+    """Raises DoesNotFit where neighbouring channels do not lie side by side."""
+    wide = [(d, s) for d, s in zip(v.type.dims, view.strides, strict=True) if d != 1]
+    runs = wide if fit.flat else wide[-1:] if flags[1] else []
+    step = 1
+    for d, s in reversed(runs):
+        if s != step:
+            raise DoesNotFit(f"{v.op} whose elements are {s} apart")
+        step *= d
+
+
+def split_concats(p: Program) -> None:
+    """Stores of a concat become one store an operand, each to its part of the row."""
+    stores: list[tuple[Region, Sink]] = []
+    todo = list(reversed(p.stores))
+    while todo:
+        region, s = todo.pop()
+        v = s.value.operands[0] if s.value.op == "cast" else s.value
+        if v.op != "concat" or v in p.leaves:
+            stores.append((region, s))
+            continue
+        at, start, parts = len(v.type.dims) + v.attr("axis"), 0, []
+        for o in v.operands:
+            part = p.builder.cast(p.builder.cast(o, v.type.dtype), s.value.type.dtype)
+            if o.type.size:
+                parts.append((region, Sink(part, replace(s.target, offset=s.target.offset + start * s.target.strides[at]))))
+            start += o.type.dims[at]
+        todo += reversed(parts)
+    p.stores[:] = stores
+
+
+def _flat(values: Sequence[Value], views: dict[Value, View]) -> Fit | None:
     wide = {v.type.size for v in values if v.type.size > 1 and const_of(v) is None}
     if len(wide) > 1:
         return None
     size = wide.pop() if wide else 1
     for v in values:
+        if v in views:
+            continue
         if v.op in ("reduce_sum", "reduce_max") and v.operands[0].type.size != v.type.size:
             return None
         if const_of(v) is not None and v.type.size not in (1, size):
@@ -107,12 +204,12 @@ def _wide_axes(v: Value) -> list[int]:
     return [i - n for i, d in enumerate(v.type.dims) if d != 1]
 
 
-def _two_axes(p: Program, values: Sequence[Value]) -> Fit:
+def _two_axes(p: Program, values: Sequence[Value], views: dict[Value, View]) -> Fit:
     axes = _Axes()
     for v in values:
         if len(_wide_axes(v)) > 2:
             raise DoesNotFit(f"{v.op} has more than two feature dims: {list(v.type.dims)}")
-        for o in v.operands:
+        for o in v.operands if v not in views else ():
             if v.op in ELEMENTWISE or v.op == "broadcast":
                 for a in _wide_axes(o):
                     axes.join((v, a), (o, a))

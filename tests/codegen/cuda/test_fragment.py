@@ -286,3 +286,42 @@ def test_every_elementwise_operation_at_ordinary_and_special_values(dtype: DType
     graph = empty_graph(1, len(xs))
     kernel = emulate(sweep_func([x, y], results[: len(UNARY) + 14]), None, "dst")
     compare(kernel, graph, {"x": xs, "y": ys}, 1e-3 if dtype is F32 else 1e-11)
+
+
+def parts_of_rows(dtype: DType = F32) -> Func:
+    """Slices of tables as loads with a distance between heads, a concat as several stores: along both axes, of edges and of rows."""
+    b = Builder()
+    x, e = b.input("x", Type("src", dtype, (4, 12))), b.input("e", Type("edge", dtype, (24,)))
+    w, y = b.input("w", Type("param", dtype, (4, 12))), b.input("y", Type("dst", dtype, (8, 6)))
+    j = b.gather(x, "src")
+    low, high = (b.op("slice", j, axis=-1, start=s, stop=s + 6) for s in (0, 6))
+    score = b.add(b.sum(b.mul(high, b.op("slice", w, axis=-1, start=0, stop=6))), b.op("slice", e, axis=-1, start=8, stop=12))
+    m = b.mul(b.reshape(score, (4, 1)), low)
+    out, rest = b.fold("sum", m), b.op("slice", y, axis=-2, start=4, stop=8)
+    results = [b.op("concat", out, rest, axis=-1), b.op("concat", out, rest, axis=-2), b.op("concat", m, high, axis=-1)]
+    return sweep_func([x, e, w, y], [b.cast(r, dtype) for r in results])
+
+
+@pytest.mark.parametrize("schedule", [None, CudaSchedule(slices=2)], ids=["whole", "slices"])
+def test_parts_of_wider_rows(schedule: CudaSchedule | None) -> None:
+    check(parts_of_rows(), "dst", path="fragment", schedule=schedule)
+
+
+def test_parts_of_wider_rows_in_bf16() -> None:
+    check(parts_of_rows(BF16), "dst", path="fragment", tol=TOLERANCE["bf16"])
+
+
+def test_a_transposed_part_takes_the_general_path() -> None:
+    b = Builder()
+    x, y = b.input("x", Type("src", F32, (6, 4))), b.input("y", Type("src", F32, (3, 6)))
+    m = b.mul(b.op("slice", b.op("transpose", b.gather(x, "src")), axis=-2, start=0, stop=3), b.gather(y, "src"))
+    kernel = check(sweep_func([x, y], [b.fold("sum", m)]), "dst", path="general")
+    assert kernel.text.reason == "slice whose elements are 4 apart"
+
+
+def test_aggregators_side_by_side_are_one_gather() -> None:
+    b = Builder()
+    m = b.gather(b.input("x", Type("src", F32, (7,))), "src")
+    folds = [b.fold("moments", m, part="mean"), b.fold("moments", m, part="std"), b.fold("min", m), b.fold("max", m)]
+    kernel = check(sweep_func([m.operands[0]], [b.op("concat", *folds, axis=-1)]), "dst", path="fragment")
+    assert kernel.text.program.count("fetch<") == 1

@@ -55,10 +55,11 @@ template <class L> struct Lane {
   }
   SWEEP_FN bool head_ok(int i) const { return L::kExactHeads || local_head + i * L::kHeadsAbreast < L::H; }
   SWEEP_FN bool chan_ok(int v) const { return L::kExactChans || chan + v * L::kHeadLanes * L::kVec < L::C; }
-  // Offset, within a row, of vector v of the i-th head held here: a run-time part and a compile-time part.
-  template <bool H_, bool C_> SWEEP_FN int base() const { return (H_ ? head * (C_ ? L::C : 1) : 0) + (C_ ? chan : 0); }
-  template <bool H_, bool C_> __host__ __device__ static constexpr int step(int i, int v) {
-    return (H_ ? i * L::kHeadsAbreast * (C_ ? L::C : 1) : 0) + (C_ ? v * L::kHeadLanes * L::kVec : 0);
+  // Offset, within a row whose heads lie head_stride apart, of vector v of the i-th head held here: a run-time part and a
+  // compile-time part.
+  template <bool H_, bool C_> SWEEP_FN int base(int head_stride) const { return (H_ ? head * head_stride : 0) + (C_ ? chan : 0); }
+  template <bool H_, bool C_> __host__ __device__ static constexpr int step(int i, int v, int head_stride) {
+    return (H_ ? i * L::kHeadsAbreast * head_stride : 0) + (C_ ? v * L::kHeadLanes * L::kVec : 0);
   }
   // Of the lanes of a group that hold the same copy of a value of this shape, the one that writes it.
   template <bool H_, bool C_> SWEEP_FN bool owns() const {
@@ -284,17 +285,30 @@ template <class L, class T> using RawHead = Raw<L, T, true, false>;
 template <class L, class T> using RawChan = Raw<L, T, false, true>;
 template <class L, class T> using RawUnit = Raw<L, T, false, false>;
 
-// Loads row `row` of a table of shape [rows] + the shape's feature dims.
-template <bool kH, bool kC, class L, class T, bool kTail>
-SWEEP_FN Raw<L, T, kH, kC> fetch(const T* table, i64 row, const Lane<L>& lane, Live<kTail> live) {
+// A part of every row of a wider table: the distance of its rows and of its heads, in elements.
+template <class T, int kRow_, int kHead_> struct View {
+  static constexpr int kRow = kRow_, kHead = kHead_;
+  T* p;
+};
+template <int kRow, int kHead, class T> SWEEP_FN View<T, kRow, kHead> view(T* p) { return {p}; }
+// A table of shape [rows] + the shape's feature dims.
+template <bool kH, bool kC, class L, class T> using Whole = View<T, L::template row_stride<kH, kC>(), (kC ? L::C : 1)>;
+
+// Loads row `row` of a table or view.
+template <bool kH, bool kC, class L, class T, int kRow, int kHead, bool kTail>
+SWEEP_FN Raw<L, T, kH, kC> fetch(View<const T, kRow, kHead> table, i64 row, const Lane<L>& lane, Live<kTail> live) {
   using R = Raw<L, T, kH, kC>;
   constexpr bool kMaybe = kTail || (kH && !L::kExactHeads) || (kC && !L::kExactChans);
-  const T* p = (table + lane.template base<kH, kC>()) + row * L::template row_stride<kH, kC>();
+  const T* p = (table.p + lane.template base<kH, kC>(kHead)) + row * kRow;
   R r;
   UNROLL for (int i = 0; i < R::NH; i++) UNROLL for (int v = 0; v < R::NV; v++)
     r.v[i][v] = load_words<R::N * (int)sizeof(T), kMaybe>(
-        p + Lane<L>::template step<kH, kC>(i, v), live && (!kH || lane.head_ok(i)) && (!kC || lane.chan_ok(v)));
+        p + Lane<L>::template step<kH, kC>(i, v, kHead), live && (!kH || lane.head_ok(i)) && (!kC || lane.chan_ok(v)));
   return r;
+}
+template <bool kH, bool kC, class L, class T, bool kTail>
+SWEEP_FN Raw<L, T, kH, kC> fetch(const T* table, i64 row, const Lane<L>& lane, Live<kTail> live) {
+  return fetch<kH, kC>(Whole<kH, kC, L, const T>{table}, row, lane, live);
 }
 template <class L, class T, bool kH, bool kC> SWEEP_FN Frag<L, Reg<T>, kH, kC> widen(const Raw<L, T, kH, kC>& r) {
   Frag<L, Reg<T>, kH, kC> f;
@@ -303,7 +317,7 @@ template <class L, class T, bool kH, bool kC> SWEEP_FN Frag<L, Reg<T>, kH, kC> w
   return f;
 }
 // Row and parameter loads: fetched and widened at once.
-template <bool kH, bool kC, class L, class T> SWEEP_FN auto load(const T* table, i64 row, const Lane<L>& lane) {
+template <bool kH, bool kC, class L, class Table> SWEEP_FN auto load(Table table, i64 row, const Lane<L>& lane) {
   return widen(fetch<kH, kC>(table, row, lane, Always{}));
 }
 
@@ -325,17 +339,21 @@ template <class T, int N> SWEEP_FN void store_vec(T* p, const Reg<T>* f) {
   else if constexpr (kBytes == 2) *(unsigned short*)p = (unsigned short)w[0];
   else *(unsigned char*)p = (unsigned char)w[0];
 }
-// Writes x, spread over the dims it lacks, as row `row` of a table; `on` says whether this group writes at all.
-template <bool kH, bool kC, class L, class T, class X> SWEEP_FN void store_if(bool on, T* table, i64 row, const Lane<L>& lane, const X& x) {
+// Writes x, spread over the dims it lacks, as row `row` of a table or view; `on` says whether this group writes at all.
+template <bool kH, bool kC, class L, class T, int kRow, int kHead, class X>
+SWEEP_FN void store_if(bool on, View<T, kRow, kHead> table, i64 row, const Lane<L>& lane, const X& x) {
   if (!on || !lane.template owns<kH, kC>()) return;
   using F = Frag<L, Reg<T>, kH, kC>;
   F f;
   set(f, x);
-  T* p = (table + lane.template base<kH, kC>()) + row * L::template row_stride<kH, kC>();
+  T* p = (table.p + lane.template base<kH, kC>(kHead)) + row * kRow;
   constexpr int N = kC ? L::kVec : 1;
   UNROLL for (int i = 0; i < F::NH; i++) UNROLL for (int v = 0; v < F::NC / N; v++)
     if ((!kH || lane.head_ok(i)) && (!kC || lane.chan_ok(v)))
-      store_vec<T, N>(p + Lane<L>::template step<kH, kC>(i, v), f.v[i] + v * N);
+      store_vec<T, N>(p + Lane<L>::template step<kH, kC>(i, v, kHead), f.v[i] + v * N);
+}
+template <bool kH, bool kC, class L, class T, class X> SWEEP_FN void store_if(bool on, T* table, i64 row, const Lane<L>& lane, const X& x) {
+  store_if<kH, kC>(on, Whole<kH, kC, L, T>{table}, row, lane, x);
 }
 
 }  // namespace sweep
