@@ -7,7 +7,7 @@ installed (it downloads), and last the handwritten digits that scikit-learn ship
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,10 @@ class Dataset:
     edge_index: Tensor
     train: Tensor
     test: Tensor
+
+    def to(self, device: str) -> Dataset:
+        """The same data on another device."""
+        return replace(self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)})
 
     @property
     def num_classes(self) -> int:

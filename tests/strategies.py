@@ -143,6 +143,8 @@ class _Maker:
             v, w = w, v
         if name == "div":  # never near 0
             w = self.b.add(self.b.op("abs", w), self.b.const_like(w, 0.5))
+        if name in ("maximum", "minimum"):  # a tie of computed values is one only up to rounding, and so is its gradient
+            w = self.b.add(w, self.b.const_like(w, 0.013717))
         return self.b.op(name, v, w)
 
     def unary(self) -> Value:

@@ -47,11 +47,24 @@ class Function:
     module: Any = field(compare=False, repr=False)
 
 
+_contexts: dict[int, Any] = {}
+
+
+def activate(device: int) -> None:
+    """Makes the device's primary context (torch's) current in this thread. Threads of autograd start without one."""
+    driver = _driver()
+    if device not in _contexts:
+        torch.cuda.init()
+        handle = check(driver.cuDeviceGet(device), f"device {device}")
+        _contexts[device] = check(driver.cuDevicePrimaryCtxRetain(handle), f"context of device {device}")
+    check(driver.cuCtxSetCurrent(_contexts[device]), f"context of device {device}")
+
+
 def load(cubin: bytes, entries: Sequence[tuple[str, int, int]], device: int) -> dict[str, Function]:
     """The functions ``(name, block, shared_bytes)`` of a cubin on a device. Raises CudaError (a cubin for another architecture, say)."""
     driver = _driver()
     with torch.cuda.device(device):
-        torch.cuda.current_stream()  # makes the primary context current
+        activate(device)
         module = check(driver.cuModuleLoadData(cubin), "loading a kernel")
         out = {}
         for name, block, shared in entries:

@@ -16,7 +16,7 @@ from ..tables import TORCH_DTYPES, GraphForm, GraphForms, PlanTables, Values, de
 from ..plan import CudaEntry, DenseStep, Plan, SweepStep
 from ..weak import WeakIdMap
 from .dense import build_dense
-from .driver import Arguments, Function, launch, load, signed
+from .driver import Arguments, Function, activate, launch, load, signed
 from .lists import Chunks, is_identity, make_chunks, split_size
 
 
@@ -85,6 +85,7 @@ class CudaExecutable:
         """
         device = self._device(graph, inputs)
         with torch.cuda.device(device):
+            activate(device.index)
             per_device = self._launches.setdefault(device.index, WeakIdMap())
             made = per_device.get(graph) or per_device.set(graph, self._launch(graph, device))
             values: Values = list(made.values)
