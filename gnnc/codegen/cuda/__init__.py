@@ -1,6 +1,7 @@
 """Sweeps as CUDA C++: `emit_cuda` gives the text, `compile_cuda` the cubin. This page is the launch protocol.
 
-Files in the order data flows: ``emit`` chooses the path; ``shapes`` says whether a program fits fragments, ``rescale`` finds running
+Files in the order data flows: ``emit`` chooses the path; ``parts`` pulls slices to the loads and concats to the
+stores, ``shapes`` says whether a program fits fragments, ``rescale`` finds running
 maxima, ``schedule`` picks lanes and edges in flight, ``fragment`` writes the Program struct; ``general`` and ``nests`` write the other
 path; ``ops`` knows the operations, ``text`` the result; ``compile`` and ``elf`` make the cubin and read it. ``skeletons/`` holds the CUDA
 side.

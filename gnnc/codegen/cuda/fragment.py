@@ -15,9 +15,10 @@ from ...ir.sweep import Region, SweepSpec
 from ...ir.types import F32, F64, DType
 from ..cpu.program import Base, Component, Program, Sink, View
 from .ops import as_dtype, const_of, expression, literal, reduced_dtype, register_dtype, unique_identifiers
+from .parts import split_rows
 from .rescale import Rescale, find_rescales
 from .schedule import REGISTER_BUDGET, CudaSchedule, Layout, block_for, choose_layout, choose_unroll
-from .shapes import DoesNotFit, Fit, Flags, fit_shapes, head_stride, roots_of, split_concats
+from .shapes import DoesNotFit, Fit, Flags, fit_shapes, head_stride, roots_of
 from .text import CudaText, Entry, Writer, assemble
 
 KINDS: dict[Flags, str] = {(True, True): "Wide", (True, False): "Head", (False, True): "Chan", (False, False): "Unit"}
@@ -116,7 +117,7 @@ class _Scope:
 class _Fragment:
     def __init__(self, spec: SweepSpec, program: Program, index_dtype: DType, name: str, wish: CudaSchedule) -> None:
         self.spec, self.p, self.index, self.name, self.wish = spec, program, index_dtype, name, wish
-        split_concats(program)
+        split_rows(program)
         self.fit: Fit = fit_shapes(program)
         self.leaves: dict[Value, Base] = {**program.leaves, **{v: view.base for v, view in self.fit.views.items()}}
         roots = roots_of(program)
@@ -651,7 +652,7 @@ class _Fragment:
             merge = Entry(f"{self.name}_merge", size, state * (size // 32), 1, layout.slices, False, int(self.has_carry))
             self._entry(w, merge, "merge", 1)
         if self.has_carry:
-            size = block_for(1024, carry)
+            size = block_for(1024 if carry <= 2048 else 256, carry)  # 1024 threads have 64 registers each
             last = Entry(f"{self.name}_carry", size, carry * (size // 32), 1, layout.slices, False, 0, True)
             self._entry(w, last, "merge_carry", 1)
         return run, merge, last

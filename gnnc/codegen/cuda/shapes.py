@@ -9,13 +9,12 @@ it is one row of channels, which may be cut into slices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...ir.core import Value
-from ...ir.sweep import Region
 from ...ir.types import Dims
 from ..cpu.elementwise import ELEMENTWISE
-from ..cpu.program import Program, Sink, View, contiguous
+from ..cpu.program import Program, View, contiguous
 from ..cpu.views import SHAPE_OPS, view_of
 from .ops import const_of
 
@@ -135,26 +134,6 @@ def check_strides(fit: Fit, flags: Flags, v: Value, view: View) -> None:
         if s != step:
             raise DoesNotFit(f"{v.op} whose elements are {s} apart")
         step *= d
-
-
-def split_concats(p: Program) -> None:
-    """Stores of a concat become one store an operand, each to its part of the row."""
-    stores: list[tuple[Region, Sink]] = []
-    todo = list(reversed(p.stores))
-    while todo:
-        region, s = todo.pop()
-        v = s.value.operands[0] if s.value.op == "cast" else s.value
-        if v.op != "concat" or v in p.leaves:
-            stores.append((region, s))
-            continue
-        at, start, parts = len(v.type.dims) + v.attr("axis"), 0, []
-        for o in v.operands:
-            part = p.builder.cast(p.builder.cast(o, v.type.dtype), s.value.type.dtype)
-            if o.type.size:
-                parts.append((region, Sink(part, replace(s.target, offset=s.target.offset + start * s.target.strides[at]))))
-            start += o.type.dims[at]
-        todo += reversed(parts)
-    p.stores[:] = stores
 
 
 def _flat(values: Sequence[Value], views: dict[Value, View]) -> Fit | None:

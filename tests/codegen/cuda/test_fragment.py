@@ -325,3 +325,33 @@ def test_aggregators_side_by_side_are_one_gather() -> None:
     folds = [b.fold("moments", m, part="mean"), b.fold("moments", m, part="std"), b.fold("min", m), b.fold("max", m)]
     kernel = check(sweep_func([m.operands[0]], [b.op("concat", *folds, axis=-1)]), "dst", path="fragment")
     assert kernel.text.program.count("fetch<") == 1
+
+
+def test_slices_and_concats_move_through_arithmetic() -> None:
+    """The layout of aggregators times scalers, and its gradient: no value is ever moved between lanes."""
+    b = Builder()
+    x, g = b.input("x", Type("src", F32, (6,))), b.input("g", Type("dst", F32, (24,)))
+    m = b.gather(x, "src")
+    folds = [b.fold("mean", m), b.fold("max", m)]
+    both = b.op("concat", *folds, axis=-1)
+    scaled = b.mul(b.op("log", b.add(b.degree("dst"), b.const(1.0))), both)
+    forward = b.op("concat", both, scaled, axis=-1)
+    upstream = b.gather(b.op("tanh", g), "dst")
+    backward = b.fold("sum", b.mul(b.op("slice", upstream, axis=-1, start=6, stop=12), m))
+    check(sweep_func([x, g], [forward, backward]), "dst", path="fragment")
+
+
+def test_a_concat_of_one_value_and_a_slice_of_everything() -> None:
+    b = Builder()
+    x = b.input("x", Type("src", F32, (6,)))
+    m = b.op("slice", b.op("neg", b.gather(x, "src")), axis=-1, start=0, stop=6)
+    check(sweep_func([x], [b.op("concat", b.fold("sum", m), axis=-1)]), "dst", path="general")
+
+
+def test_chains_of_a_thousand_operations() -> None:
+    b = Builder()
+    v = b.gather(b.input("x", Type("src", F32, (8,))), "src")
+    x = v.operands[0]
+    for _ in range(600):
+        v = b.op("abs", b.mul(v, b.const(0.999)))
+    check(sweep_func([x], [b.fold("sum", v)]), "dst", path="fragment")
