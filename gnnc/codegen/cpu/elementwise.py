@@ -94,8 +94,42 @@ def _float_to_int(k: Lanes, x: Reg, to: DType, scalar: str) -> Reg:
 
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 ELEMENTWISE = frozenset(
-    "add sub mul div pow maximum minimum neg abs sign exp log sqrt rsqrt tanh sigmoid erf relu leaky_relu elu gelu silu clamp "
-    "eq ne lt le gt ge and or not where cast".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "maximum",
+        "minimum",
+        "neg",
+        "abs",
+        "sign",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "relu",
+        "leaky_relu",
+        "elu",
+        "gelu",
+        "silu",
+        "clamp",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "not",
+        "where",
+        "cast",
+    ]
 )
 
 

@@ -7,6 +7,7 @@ reduction does it, so 8 rows of 8 lanes cost 7 additions and not 24), at last si
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,9 +43,12 @@ def fold_lanes(fn: FunctionText, scalar: str, items: list[Labelled], combine: Co
         rest = [i for i in pending if i.width < width]
         finer = {label for i in rest for label in i.labels}
         unique = [i for i in here if len(set(i.labels)) == width]
+        if width > 1:  # registers that overlap without being alike meet lane by lane
+            times = Counter(label for i in here for label in set(i.labels))
+            finer |= {label for i in unique for label in i.labels if times[label] > 1}
         folding = [i for i in here if len(set(i.labels)) < width]
         for item in unique:
-            if width > 1 and finer & set(item.labels):
+            if width > 1 and finer & set(item.labels):  # falls apart to meet them
                 rest += [Labelled(shuffle(fn, item.text, "poison", scalar, width, [n]), (label,)) for n, label in enumerate(item.labels)]
             else:
                 done.append(item)

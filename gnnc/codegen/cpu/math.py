@@ -1,7 +1,8 @@
 """exp, log, tanh, sigmoid, erf, pow and expm1 as inline polynomials over any number of lanes, f32 and f64.
 
 Each is an internal ``alwaysinline`` function of the module, made once a width: ``@gnnc.exp.v16f32``. Results are within 2 ulp
-over the whole range, denormals included (sigmoid 2.1 on targets without FMA; f64 erf and pow call the C library lane by lane). NaN stays NaN.
+over the whole range, denormals included (sigmoid 2.1 on targets without FMA; f64 erf and pow call the C library lane by lane).
+NaN stays NaN.
 
 Sources: Cephes (f32 exp, tanh; S. Moshier), FreeBSD msun / musl (f64 exp, log), N. Juffa (erff). f32 pow goes through f64.
 """
@@ -9,7 +10,8 @@ Sources: Cephes (f32 exp, tanh; S. Moshier), FreeBSD msun / musl (f64 exp, log),
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log2, e as euler
+from math import e as euler
+from math import log2
 
 from .emit_text import FunctionText, ModuleText, suffix, vector_type
 from .lanes import Lanes, Reg
@@ -68,12 +70,10 @@ def _expm1_reduced(k: Lanes, r: Reg) -> Reg:
     """e^r - 1 for |r| <= ln 2 / 2."""
     r2 = k.mul(r, r)
     if r.scalar == "float":
-        p = k.poly(
-            r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1]
-        )
+        p = k.poly(r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1])
         return k.madd(p, r2, r)
-    p = [4.13813679705723846039e-08, -1.65339022054652515390e-06, 6.61375632143793436117e-05, -2.77777777770155933842e-03]
-    c = k.sub(r, k.mul(r2, k.poly(r2, [*p, 1.66666666666666019037e-01])))
+    terms = [4.13813679705723846039e-08, -1.65339022054652515390e-06, 6.61375632143793436117e-05, -2.77777777770155933842e-03]
+    c = k.sub(r, k.mul(r2, k.poly(r2, [*terms, 1.66666666666666019037e-01])))
     return k.add(r, k.div(k.mul(r, c), k.sub(k.like(r, 2.0), c)))
 
 

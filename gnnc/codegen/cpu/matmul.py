@@ -27,7 +27,9 @@ def emit_matmul(fn: FunctionText, planner: RegionPlanner, pointer: Callable[[Bas
     lanes = vector_bits // max(d.bits, 32)
     depth, columns = w.type.dims
 
-    def sum_into(parts: list[tuple[str | None, int]], tparts: list[tuple[str | None, int]], column: str | None, first: int, total: int) -> None:
+    def sum_into(
+        parts: list[tuple[str | None, int]], tparts: list[tuple[str | None, int]], column: str | None, first: int, total: int
+    ) -> None:
         """Columns first .. first+total (after the loop's ``column``) of one row of x."""
         tiles = chunks(total, lanes)
         memory = []

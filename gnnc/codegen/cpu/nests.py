@@ -18,7 +18,7 @@ from .elementwise import convert, emit_elementwise, extremum, memory_type, regis
 from .emit_text import FunctionText, constant
 from .fold_lanes import Labelled, fold_lanes
 from .lanes import Lanes, Reg
-from .memory import element, load_lanes, store_lanes
+from .memory import Registers, element, load_lanes, store_lanes
 from .plan_nests import Nest, RegionPlanner
 from .program import Base, Sink, View
 from .views import axes_of, strides_over
@@ -70,10 +70,12 @@ def pointer_arguments(nests: Sequence[Nest], planner: RegionPlanner) -> list[Bas
 
 
 class NestEmitter:
-    """Emits nests into ``fn``. ``pointer(base)`` names the address of a `Base`."""
+    """Emits nests into ``fn``. ``pointer(base)`` names the address of a `Base`; ``registers`` are those of the function."""
 
-    def __init__(self, fn: FunctionText, planner: RegionPlanner, pointer: Callable[[Base], str], vector_bits: int) -> None:
-        self.fn, self.planner, self.pointer, self.vector_bits = fn, planner, pointer, vector_bits
+    def __init__(
+        self, fn: FunctionText, planner: RegionPlanner, pointer: Callable[[Base], str], registers: Registers, vector_bits: int
+    ) -> None:
+        self.fn, self.planner, self.pointer, self.registers, self.vector_bits = fn, planner, pointer, registers, vector_bits
 
     def emit(self, nest: Nest) -> None:
         self._comment(nest)
@@ -144,7 +146,7 @@ def chunks(total: int, lanes: int, cut: int = 0) -> list[tuple[int, int]]:
 
 class _OneNest:
     def __init__(self, owner: NestEmitter, nest: Nest) -> None:
-        self.fn, self.planner, self.pointer = owner.fn, owner.planner, owner.pointer
+        self.fn, self.planner, self.pointer, self.registers = owner.fn, owner.planner, owner.pointer, owner.registers
         self.nest, self.axes = nest, nest.axes
         self.exprs: dict[object, _Expr] = {}
         self.jobs = [self._job(s) for s in nest.sinks]
@@ -167,11 +169,10 @@ class _OneNest:
         return _Job(s, expr, strides_over(self.axes, parts, s.value.type.dims, s.target.strides))
 
     def _aligned(self, v: Value, own: bool = False) -> _Expr:
-        root = v
-        while root.op in ("reshape", "broadcast", "slice") and root.operands[0].type.size == v.type.size:
-            root = root.operands[0]
-        if root in self.nest.inlined and not own:
-            v = root  # still in registers: its scratch is only written by this nest
+        view = None if own else self.planner.access(v)
+        temp = None if view is None else self.planner.temp_of(view)
+        if temp is not None and temp in self.nest.inlined:
+            v, own = temp, True  # still in registers: its scratch is only written by this nest
         key: object = v
         if key in self.exprs:
             return self.exprs[key]
@@ -179,7 +180,7 @@ class _OneNest:
         if const is not None:
             out = _Expr(const, is_const=True)
         else:
-            view = self.planner.access(v, fresh=own or v in self.nest.inlined)
+            view = self.planner.access(v, fresh=own)
             if view is not None:
                 out = self._load(v, view, v)
             else:
@@ -206,9 +207,7 @@ class _OneNest:
         n = len(self.axes)
         groups = [[0]] if n else []
         for a in range(1, n):
-            together = all(
-                s[a - 1] == s[a] * self.axes[a] for s in [*(e.strides for e in walked), *(j.strides for j in self.jobs)]
-            )
+            together = all(s[a - 1] == s[a] * self.axes[a] for s in [*(e.strides for e in walked), *(j.strides for j in self.jobs)])
             if together:
                 groups[-1].append(a)
             else:
@@ -260,7 +259,13 @@ class _OneNest:
             return
         assert s.produces is not None
         fill(
-            self.fn, self.pointer(s.target.base), s.target.dtype, s.target.offset, s.produces.type.size, identity(s.fold, s.target.dtype), self.vector_bits
+            self.fn,
+            self.pointer(s.target.base),
+            s.target.dtype,
+            s.target.offset,
+            s.produces.type.size,
+            identity(s.fold, s.target.dtype),
+            self.vector_bits,
         )
 
     def _in_memory(self, job: _Job, axis: int | None) -> bool:
@@ -305,17 +310,18 @@ class _OneNest:
         return tuple(out)
 
     def _cut(self, total: int) -> int:
-        """Registers must not straddle runs of lanes that are reduced together, unless runs fill registers evenly."""
+        """Registers must not straddle runs of lanes that are reduced together, nor runs that repeat, unless runs fill registers."""
         cuts = set()
         for job in self.jobs:
             if job.sink.fold:
-                run = 1
-                for size, stride in zip(reversed(self.axes), reversed(job.strides), strict=True):
-                    if stride != 0 and size != 1:
-                        break
-                    run *= size
-                if run > 1 and (run & (run - 1)) and run < total:
-                    cuts.add(run)
+                for reduced in (True, False):
+                    run = 1
+                    for size, stride in zip(reversed(self.axes), reversed(job.strides), strict=True):
+                        if (stride == 0) != reduced:
+                            break
+                        run *= size
+                    if run > 1 and (run & (run - 1)) and run < total:
+                        cuts.add(run)
         return min(cuts, default=0)
 
     def _tile(self, total: int, block: int) -> None:
@@ -333,7 +339,7 @@ class _OneNest:
                 if not s.fold:
                     value = self._as(k, x, job.expr.value.type.dtype, d)
                     dynamic, static = self._offset(job.strides, s.target.offset)
-                    store_lanes(self.fn, self.pointer(s.target.base), d, dynamic, tuple(o + static for o in lanes), value)
+                    self._store(s.target.base, d, dynamic, tuple(o + static for o in lanes), value)
                 elif s.accumulate and len(set(lanes)) == width:
                     self._accumulate(k, job, lanes, self._as(k, x, job.expr.value.type.dtype, d))
                 else:
@@ -366,8 +372,11 @@ class _OneNest:
             lanes = self._lane_offsets(e.strides, start, k.width, block)
             base = e.view.base
             offsets = tuple(o + static for o in lanes)
-            x = load_lanes(self.fn, self.pointer(base), e.view.dtype, dynamic, offsets, base[0] in READ_ONLY, hint_of(base))
-            return x
+            if dynamic is None:
+                held = self.registers.read(self.fn, base, offsets, hint_of(base))
+                if held is not None:
+                    return held
+            return load_lanes(self.fn, self.pointer(base), e.view.dtype, dynamic, offsets, base[0] in READ_ONLY, hint_of(base))
         if v.op in ("reshape", "broadcast", "slice"):
             return known[e.args[0]]
         return emit_elementwise(k, v, [known[a] for a in e.args])
@@ -457,7 +466,12 @@ class _OneNest:
             x = Reg(item.text, scalar)
             if partial:
                 x = combine(k, s.fold, load_lanes(self.fn, pointer, d, dynamic, offsets, False, "partial"), x, d)
-            store_lanes(self.fn, pointer, d, dynamic, offsets, x)
+            self._store(s.target.base, d, dynamic, offsets, x)
+
+    def _store(self, base: Base, d: DType, dynamic: str | None, offsets: tuple[int, ...], x: Reg) -> None:
+        if base[0] == "temp" and not self.loops:
+            self.registers.note(base, offsets, x)
+        store_lanes(self.fn, self.pointer(base), d, dynamic, offsets, x)
 
 
 def identity(fold: str, d: DType) -> float | int:

@@ -88,16 +88,16 @@ class RegionPlanner:
         if v.op in SHAPE_OPS:
             o = v.operands[0]
             inner = self.access(o)
-            if inner is None and (v.op in ("slice", "transpose") or v.type.size != o.type.size):
-                if not (v.op == "slice" and v.type.size == o.type.size):
-                    self.temps[o] = None
-                    inner = self.access(o)
+            # A view that picks or repeats elements needs them in memory.
+            if inner is None and (v.op == "transpose" or v.type.size != o.type.size):
+                self.temps[o] = None
+                inner = self.access(o)
             if inner is None and self.strict and squeezed(o.type.dims) != squeezed(v.type.dims):
                 self.temps[o] = None
                 inner = self.access(o)
             if inner is not None:
                 out = view_of(v, inner)
-                if out is None and (self.strict or fresh is False and v.type.size != o.type.size):
+                if out is None and (self.strict or (fresh is False and v.type.size != o.type.size)):
                     self.temps[o] = None
                     out = view_of(v, self.scratch.view(o))
                 return out

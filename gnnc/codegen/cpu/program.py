@@ -178,7 +178,7 @@ class _Lowering:
                 return args[0]
             return self._input(v.operands[0], "other")
         if v.op == "degree":
-            acc = DTYPE_OF_DEGREE(v.type.dtype)
+            acc = degree_dtype(v.type.dtype)
             return b.cast(self._degree(acc), v.type.dtype)
         if v.op == "edge_id":
             return self._edge_id()
@@ -279,9 +279,7 @@ class _Lowering:
             t, comp = types[i], monoid.components[i]
             self.p.state_bytes = _round_up(self.p.state_bytes, max(t.dtype.bytes, 1))
             new, merged = (self._fit(x, t) for x in (step[i], merge[i]))
-            self.p.components.append(
-                Component(f"{monoid.name}.{comp.name}", t, comp.init, self.p.state_bytes, old[i], new, merged, v.loc)
-            )
+            self.p.components.append(Component(f"{monoid.name}.{comp.name}", t, comp.init, self.p.state_bytes, old[i], new, merged, v.loc))
             assert len(self.p.components) == n + 1
             self.p.state_bytes += t.row_bytes
         return StateGroup(monoid, messages, kept)
@@ -327,6 +325,6 @@ class _Lowering:
         self.p.stores.append((region, Sink(value, view)))
 
 
-def DTYPE_OF_DEGREE(d: DType) -> DType:
+def degree_dtype(d: DType) -> DType:
     """Degrees are made in f32, in f64 where asked."""
     return d.acc if d.is_float else F32

@@ -69,11 +69,11 @@ def _scale(module: ModuleText, full: str, width: int, scalar: str, scalef: bool)
         return _close(fn, k, Reg(out, scalar))
     # Two factors, so that 2^n itself need not be a normal number.
     first = k.bits("ashr", n, k.const(1, i))
-    out = x
+    scaled = x
     for part in (first, k.sub(n, first)):
         bits = k.bits("shl", k.add(part, k.const(bias, i)), k.const(mantissa, i))
-        out = k.mul(out, k.convert("bitcast", bits, scalar))
-    return _close(fn, k, out)
+        scaled = k.mul(scaled, k.convert("bitcast", bits, scalar))
+    return _close(fn, k, scaled)
 
 
 def _from_half(module: ModuleText, full: str, width: int, f16c: bool) -> str:

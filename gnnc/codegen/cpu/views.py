@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from ...ir.core import Value
 from ...ir.types import Dims
@@ -51,7 +52,7 @@ def reshape_strides(dims: Dims, strides: tuple[int, ...], new: Dims) -> tuple[in
                 b *= new[wanted[j]]
                 group_new.append(wanted[j])
                 j += 1
-        for (_d0, s0), (d1, s1) in zip(group_old, group_old[1:], strict=False):
+        for (_d0, s0), (d1, s1) in pairwise(group_old):
             if s0 != d1 * s1:
                 return None
         step = group_old[-1][1]

@@ -83,11 +83,25 @@ def make_tasks(indptr: Array, task_edges: int) -> tuple[Array, Array]:
     return np.array(tasks, np.int64).reshape(-1, 5), np.array(hubs, np.int64).reshape(-1, 3)
 
 
-def aligned(size: int) -> Array:
-    """A byte buffer that starts at a multiple of 64."""
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size]
+GUARD = 256
+
+
+def guarded(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array that starts at a multiple of 64, filled with rubbish, between two guards of the same rubbish."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.full(size + 2 * GUARD + 64, 0xA5, np.uint8)
+    start = GUARD + -(raw.ctypes.data + GUARD) % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def check_guards(a: Array) -> None:
+    """Nothing was written beside ``a``."""
+    raw = a
+    while raw.base is not None:
+        raw = raw.base
+    start = a.ctypes.data - raw.ctypes.data
+    assert (raw[:start] == 0xA5).all(), "written before the buffer"
+    assert (raw[start + a.nbytes :] == 0xA5).all(), "written behind the buffer"
 
 
 @dataclass
@@ -115,7 +129,7 @@ class Kernel:
     def raw(self, graph: GraphArrays, stored: dict[str, Array], task_edges: int | None = None, grain: int = 1000) -> list[Array]:
         """Results as they lie in memory."""
         func, by = self.spec.func, self.spec.grouped_by
-        outs = [np.full((graph.rows(r.type.space), *r.type.dims), 77, _NUMPY[r.type.dtype.name]) for r in func.results]
+        outs = [guarded((graph.rows(r.type.space), *r.type.dims), _NUMPY[r.type.dtype.name]) for r in func.results]
         if by:
             form = Compressed.of(graph, by)
             index = np.int64 if self.index_dtype.name == "i64" else np.int32
@@ -129,13 +143,14 @@ class Kernel:
         self.keep = (forms, buffers)
         pointers = [a.ctypes.data for a in forms] if forms else [0, 0, 0]
         ptrs = np.array(pointers + [a.ctypes.data for a in buffers], np.uint64)
-        states = aligned(max(1, int(hubs[:, 2].max(initial=0))) * self.text.state_bytes)
-        carries = aligned((len(tasks) + 1) * self.text.carry_bytes)
-        carries[:] = 0xCC
+        states = guarded((int(hubs[:, 2].max(initial=0)) * self.text.state_bytes,), "uint8")
+        carries = guarded(((len(tasks) + 1) * self.text.carry_bytes,), "uint8")
         for first in range(0, len(tasks), grain):
             last = min(first + grain, len(tasks))
             self.run(ptrs.ctypes.data, tasks.ctypes.data, first, last, states.ctypes.data, carries.ctypes.data)
         self.finish(ptrs.ctypes.data, hubs.ctypes.data, len(hubs), states.ctypes.data, carries.ctypes.data, len(tasks))
+        for a in [*outs, states, carries]:
+            check_guards(a)
         return outs
 
 

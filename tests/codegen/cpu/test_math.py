@@ -61,7 +61,9 @@ def run(emit: Emit, args: list[Array], out: type[Any], width: int = 8, target: T
 def all_floats(step: int = 4001) -> Array:
     """f32 values of every exponent and sign: a strided walk through the bit patterns, with the special ones."""
     bits = np.arange(0, 1 << 32, step, dtype=np.uint32)
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.7228, 88.73, -87.34, -103.97, -104.1, 1e-45, 0.625, 5e-324], np.float32)
+    special = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.7228, 88.73, -87.34, -103.97, -104.1, 1e-45, 0.625, 5e-324], np.float32
+    )
     near = np.linspace(-110, 92, 400_001, dtype=np.float32)
     return np.concatenate([bits.view(np.float32), special, near, np.linspace(-1.5, 1.5, 100_001, dtype=np.float32)])
 

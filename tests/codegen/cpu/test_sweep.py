@@ -255,7 +255,9 @@ def test_a_monoid_of_the_users_own() -> None:
     def combine(b: Builder, last: Value, jumps: Value, last2: Value, jumps2: Value) -> list[Value]:
         return [last2, b.add(jumps, jumps2)]
 
-    monoid = make_monoid("jumps", [Component("last", 0.0), Component("jumps", 0.0)], step, combine, {"value": lambda b, a, j, d: b.add(a, j)})
+    monoid = make_monoid(
+        "jumps", [Component("last", 0.0), Component("jumps", 0.0)], step, combine, {"value": lambda b, a, j, d: b.add(a, j)}
+    )
     for size in (1, 12, 500):
         b = Builder(monoids=(monoid,))
         x = b.input("x", Type("src", F32, (size,)))
