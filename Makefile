@@ -14,8 +14,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not gpu" -q tests
 
 lint: $(STAMP) versions
-	$(BIN)/ruff check gnnc runtime tests examples
-	$(BIN)/ruff format --check gnnc runtime tests examples
+	$(BIN)/ruff check gnnc runtime tests examples benchmarks
+	$(BIN)/ruff format --check gnnc runtime tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_peers.py [--nodes 169343] [--edges 2332486] [--json out.json]
 
-Eager peers are what message-passing libraries run: index_select, arithmetic, scatter/index_add, one kernel an operation. Inputs are the same
-tensors for everybody; each timing is the median of calls after a warm-up; preparation (graph forms, compilation) is outside.
+Eager peers are what message-passing libraries run: index_select, arithmetic, scatter/index_add, one kernel an operation. Inputs are the
+same tensors for everybody; each timing is the median of calls after a warm-up; preparation (graph forms, compilation) is outside.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ def main() -> None:
         (
             "SpMM sum D64",
             lambda: spmm(graph, w, x),
-            {"torch.sparse (MKL)": lambda: torch.sparse.mm(csr, x), "eager scatter": lambda: add(w[:, None] * x.index_select(0, src), (n, 64))},
+            {
+                "torch.sparse (MKL)": lambda: torch.sparse.mm(csr, x),
+                "eager scatter": lambda: add(w[:, None] * x.index_select(0, src), (n, 64)),
+            },
         ),
         ("max D64", lambda: largest(graph, x), {"eager scatter": eager_max}),
         ("GATv2 8x8 forward", quiet(lambda: gatv2(graph, xs, xd, att)), {"eager": quiet(eager_gatv2)}),
@@ -131,7 +134,10 @@ def main() -> None:
         ("dot attention 8x8 fwd+bwd", train(lambda: dot(graph, xd, xs, v), [xd, xs, v]), {"eager": train(eager_dot, [xd, xs, v])}),
     ]
     degree = graph.in_indptr.diff()
-    print(f"{n} nodes, {a.edges} edges, largest in-degree {int(degree.max())}; {torch.get_num_threads()} threads; forms {1e3 * prepared:.0f} ms")
+    print(
+        f"{n} nodes, {a.edges} edges, largest in-degree {int(degree.max())}; {torch.get_num_threads()} threads; "
+        f"forms {1e3 * prepared:.0f} ms"
+    )
     found = []
     for name, mine, peers in rows:
         ours = median(mine, 7)

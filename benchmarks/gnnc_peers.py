@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import gnnc

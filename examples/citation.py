@@ -83,7 +83,14 @@ def _digits() -> Dataset:
     both = torch.unique(torch.cat([pairs, pairs.flip(0)], 1), dim=1)
     gen = torch.Generator().manual_seed(0)
     order = torch.randperm(len(x), generator=gen).numpy()
-    return Dataset("digits (5-nearest-neighbour graph)", x, torch.as_tensor(digits.target), both, _mask(len(x), order[:200]), _mask(len(x), order[200:]))
+    return Dataset(
+        "digits (5-nearest-neighbour graph)",
+        x,
+        torch.as_tensor(digits.target),
+        both,
+        _mask(len(x), order[:200]),
+        _mask(len(x), order[200:]),
+    )
 
 
 def load() -> Dataset:

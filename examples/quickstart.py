@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import citation
 import torch
@@ -140,7 +141,10 @@ def main() -> None:
     graph, w = gnnc.Graph.from_edge_index(data.edge_index, num_src=n).with_self_loops(
         "remaining", fill=1.0, edge_attr=torch.ones(data.edge_index.shape[1])
     )
-    print(f"{data.name}: {n} nodes, {graph.num_edges} edges with self-loops, {data.x.shape[1]} features, {data.num_classes} classes, on {device}\n")
+    print(
+        f"{data.name} on {device}: {n} nodes, {graph.num_edges} edges (self-loops too), "
+        f"{data.x.shape[1]} features, {data.num_classes} classes\n"
+    )
     features, classes = data.x.shape[1], data.num_classes
 
     def leaf(*shape: int) -> Tensor:
@@ -153,7 +157,7 @@ def main() -> None:
     }
     for name, (mine, eager, model, wanted, rest) in calls.items():
         found = [train(lambda m=model, f=f: m(f, features, classes), graph, w, data) for f in (mine, eager)]
-        spent = [time_call(lambda f=f: f(graph, *wanted, *rest), wanted) for f in (mine, eager)]
+        spent = [time_call(partial(f, graph, *wanted, *rest), wanted) for f in (mine, eager)]
         rows.append((name, *(f"{a:.3f}" for a, _ in found), *(f"{1e3 * t:.2f}" for _, t in found), *(f"{1e3 * t:.2f}" for t in spent)))
     for r in rows:
         print(f"{r[0]:6}  {r[1]:>13} {r[2]:>6}  {r[3]:>11} {r[4]:>6}  {r[5]:>15} {r[6]:>6}")

@@ -80,7 +80,7 @@ def attr_text(value: Attr) -> str:
 
 def value_names(func: Func) -> dict[Value, str]:
     """``%name`` of every input, ``%number`` of every other value, in body order."""
-    names = {p: f"%{name_text(p.name)}" for p in func.params}
+    names = {p: f"%{name_text(p.name)}" for p in func.params if p.op == "input"}
     for i, v in enumerate(func.body):
         names[v] = f"%{i}"
         for o in v.operands:

@@ -182,7 +182,7 @@ class _SweepCheck(_Check):
         if spec.rows not in legal:
             raise self.fail(f"rows {spec.rows!r} do not fit, expected {' or '.join(legal)}")
         far = {v.operands[0] for v in func.body if v.op == "gather" and v.attr("end") != spec.grouped_by}
-        for v in func.values():
+        for v in [*func.body, *func.params]:
             self.value(v, far)
         for r in func.results:
             self.result(r)

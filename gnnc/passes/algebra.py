@@ -55,7 +55,7 @@ def number(v: Value) -> float | int | bool | None:
     """The number that every element of `v` is, if it is known."""
     while v.op in ("broadcast", "reshape", "spread"):
         v = v.operands[0]
-    return v.attr("value") if v.op == "const" else None  # type: ignore[no-any-return]
+    return v.attr("value") if v.op == "const" else None
 
 
 def lossless(a: DType, b: DType) -> bool:

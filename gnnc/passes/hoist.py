@@ -174,7 +174,8 @@ def _parts(site: Site, v: Value, axis: int, size: int) -> list[Part]:
 
 
 def _product(v: Value) -> list[Value]:
-    found, stack = [], [v]
+    found: list[Value] = []
+    stack = [v]
     while stack:
         u = stack.pop()
         if u.op == "mul" and len(found) + len(stack) < MOST_PARTS:

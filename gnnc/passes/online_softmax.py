@@ -53,9 +53,11 @@ def merge_online_softmax(func: Func) -> Func:
         if v.op != "fold" or v.attr("monoid") != "sum":
             return None
         found = _split(b, operands[0], v.attr("to"))
-        if found is None or found[1] is None:
+        if found is None:
             return None
         score, value = found
+        if value is None:
+            return None
         out = b.fold("softmax_sum", score, value, to=v.attr("to"))
         return out if out.type == v.type else None
 

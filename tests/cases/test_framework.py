@@ -134,7 +134,9 @@ def test_r28_many_processes_on_one_empty_cache(tmp_path):
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "GNNC_CACHE_DIR": str(tmp_path), "PYTHONPATH": f"{root}{os.pathsep}{root / 'runtime'}"}
     running = [
-        subprocess.Popen([sys.executable, "-c", textwrap.dedent(PROGRAM)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
         for _ in range(4)
     ]
     for p in running:

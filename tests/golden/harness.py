@@ -51,7 +51,9 @@ def close(got: Tensor, want: Tensor, tol: float, what: str) -> None:
     assert worst <= tol * scale, f"{what}: off by {worst:.3g} at scale {scale:.3g}"
 
 
-def check(case: Case, g: cases.Graph, dtype: torch.dtype = torch.float64, seed: int = 0, wrt: set[int] | None = None, device: str = "cpu") -> None:
+def check(
+    case: Case, g: cases.Graph, dtype: torch.dtype = torch.float64, seed: int = 0, wrt: set[int] | None = None, device: str = "cpu"
+) -> None:
     """Forward and every gradient in `wrt` (default: all float inputs) against float64 on the CPU; gnnc runs on `device`."""
     raw = make_inputs(case, g, seed)
     # The reference starts from the rounded inputs, so only arithmetic differs.

@@ -475,7 +475,7 @@ CASES: list[Case] = [
         lambda ei, ns, nd, x, y, a, b: ref.scatter_mean(_src(x, ei), ei[1], nd) @ a + y @ b,
         (("src", (F,)), ("dst", (F,)), ("param", (F, 4)), ("param", (F, 4))),
     ),
-    Case(sage_max, _fold(ref.scatter_max, lambda ei, x, w: (_src(x, ei) @ w).relu() ), (("src", (F,)), ("param", (F, 4)))),
+    Case(sage_max, _fold(ref.scatter_max, lambda ei, x, w: (_src(x, ei) @ w).relu()), (("src", (F,)), ("param", (F, 4)))),
     Case(weighted_max, _fold(ref.scatter_max, lambda ei, x, w: w[:, None] * _src(x, ei)), (("src", (F,)), ("edge", ()))),
     Case(
         weighted_min,
@@ -518,12 +518,10 @@ CASES: list[Case] = [
     ),
     Case(
         resgated,
-        lambda ei, ns, nd, x, k, q, v: ref.scatter_sum(
-            torch.sigmoid(_dst(x @ k, ei) + _src(x @ q, ei)) * _src(x @ v, ei), ei[1], nd
-        ),
+        lambda ei, ns, nd, x, k, q, v: ref.scatter_sum(torch.sigmoid(_dst(x @ k, ei) + _src(x @ q, ei)) * _src(x @ v, ei), ei[1], nd),
         (("node", (F,)), ("param", (F, 4)), ("param", (F, 4)), ("param", (F, 4))),
     ),
-    Case(gated_gcn, ref_gated, tuple(("node", (F,)) for _ in range(4)) + (("edge", (F,)),)),
+    Case(gated_gcn, ref_gated, (*[("node", (F,))] * 4, ("edge", (F,)))),
     Case(cgconv, ref_cgconv, (("node", (F,)), ("edge", (3,)), ("param", (2 * F + 3, F)), ("param", (2 * F + 3, F)))),
     Case(
         nnconv,
@@ -587,4 +585,6 @@ def _dense_lse(m: Tensor, index: Tensor, n: int) -> Tensor:
         top = torch.full((n, m.shape[1]), -math.inf, dtype=m.dtype).scatter_reduce(0, index[:, None].expand_as(m), m, "amax")
     z = ref.scatter_sum((m - top.index_select(0, index)).exp(), index, n)
     empty = z == 0
-    return torch.where(empty, torch.zeros_like(z), torch.where(empty, torch.zeros_like(top), top) + torch.where(empty, torch.ones_like(z), z).log())
+    return torch.where(
+        empty, torch.zeros_like(z), torch.where(empty, torch.zeros_like(top), top) + torch.where(empty, torch.ones_like(z), z).log()
+    )

@@ -136,7 +136,8 @@ def test_folds_in_text(old: str, new: str, message: str) -> None:
 
 
 def test_steps_in_text() -> None:
-    text = 'plan @p() -> () {\n  sweep @s by dst rows dst {\n    family "" reason ""\n    schedule {}\n    func @f() -> () { return }\n  }\n}\n'
+    head = 'plan @p() -> () {\n  sweep @s by dst rows dst {\n    family "" reason ""\n    schedule {}\n'
+    text = head + "    func @f() -> () { return }\n  }\n}\n"
     (step,) = parse_plan(text).steps
     assert step.name == "s"
     for old, new, message in (

@@ -132,6 +132,7 @@ def assert_same_values(before: Func, after: Func | PlanSpec, seed: int = 0) -> N
         rng = np.random.default_rng(seed)
         args = {n: random_array(t, graph, rng) for n, t in params.items()}
         want, have = results_of(before, graph, args), results_of(after, graph, args)
-        assert (shared := [n for n in want if n in have]), "no result in common"
+        shared = [n for n in want if n in have]
+        assert shared, "no result in common"
         for n in shared:
             np.testing.assert_allclose(have[n], want[n], rtol=1e-9, atol=1e-9, err_msg=f"result {n} on graph {name}")

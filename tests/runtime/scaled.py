@@ -51,8 +51,14 @@ def put(v: Any, at: int, row: int, value: Any) -> None:
     v.a[at][row] = value
 
 
-X, W, S = BufferSpec("x", "src", "f32", (F,), "input"), BufferSpec("w", "edge", "f32", (), "input"), BufferSpec("s", "param", "f32", (F,), "input")
-FORWARD = PythonKernel([("f32", (F,)), ("f32", ()), ("f32", (F,)), ("f32", (F,)), ("i64", ()), ("f32", (F,))], fwd_fold, fwd_store, state=F + 1)
+X, W, S = (
+    BufferSpec("x", "src", "f32", (F,), "input"),
+    BufferSpec("w", "edge", "f32", (), "input"),
+    BufferSpec("s", "param", "f32", (F,), "input"),
+)
+FORWARD = PythonKernel(
+    [("f32", (F,)), ("f32", ()), ("f32", (F,)), ("f32", (F,)), ("i64", ()), ("f32", (F,))], fwd_fold, fwd_store, state=F + 1
+)
 BACKWARD_DST = PythonKernel(
     [("f32", (F,)), ("f32", (F,)), ("f32", (F,)), ("f32", (F,)), ("f32", ()), ("f32", (F,))],
     bwd_dst_fold,

@@ -54,7 +54,7 @@ def activate(device: int) -> None:
     """Makes the device's primary context (torch's) current in this thread. Threads of autograd start without one."""
     driver = _driver()
     if device not in _contexts:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         handle = check(driver.cuDeviceGet(device), f"device {device}")
         _contexts[device] = check(driver.cuDevicePrimaryCtxRetain(handle), f"context of device {device}")
     check(driver.cuCtxSetCurrent(_contexts[device]), f"context of device {device}")

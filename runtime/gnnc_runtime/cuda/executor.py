@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..tables import TORCH_DTYPES, GraphForm, GraphForms, PlanTables, Values, degree_of, rows_of, shape_of
 from ..plan import CudaEntry, DenseStep, Plan, SweepStep
+from ..tables import TORCH_DTYPES, GraphForm, GraphForms, PlanTables, Values, degree_of, rows_of, shape_of
 from ..weak import WeakIdMap
 from .dense import build_dense
 from .driver import Arguments, Function, activate, launch, load, signed
 from .lists import Chunks, is_identity, make_chunks, split_size
-
 
 ALIGN = 16  # bytes that buffers start at a multiple of
 
