@@ -233,11 +233,12 @@ class _Fragment:
     def _words(self, flags: Flags, d: DType, layout: Layout) -> int:
         return layout.elements(flags) * (2 if register_dtype(d).bits == 64 else 1)
 
-    def _held(self, layout: Layout) -> int:
+    def _held(self, layout: Layout, wide_only: bool = False) -> int:
         """Registers of what lives along a row."""
-        held = sum(self._words(self.cflags(v), v.type.dtype, layout) for v in self.crossing)
-        held += sum(self._words(self.fit.of(c.old), c.type.dtype, layout) for c in self.p.components)
-        return held + sum(self._words(self.fit.of(c.leaf), c.type.dtype, layout) for c in self.p.carries)
+        values = [(self.cflags(v), v.type.dtype) for v in self.crossing]
+        values += [(self.fit.of(c.old), c.type.dtype) for c in self.p.components]
+        values += [(self.fit.of(c.leaf), c.type.dtype) for c in self.p.carries]
+        return sum(self._words(flags, d, layout) for flags, d in values if flags[1] or not wide_only)
 
     def _raw(self, layout: Layout) -> int:
         wide = [v for v in self.edge_leaves if self.cflags(v)[1]] or self.edge_leaves
@@ -270,7 +271,7 @@ class _Fragment:
             need = self._held(layout) + self._raw(layout) + wide
             if need <= REGISTER_BUDGET or wish.path == "fragment":
                 reductions = sum(v.op in ("reduce_sum", "reduce_max") for v in self.edge_values)
-                return layout, wish.unroll or choose_unroll(self._raw(layout), self._held(layout), reductions)
+                return layout, wish.unroll or choose_unroll(self._raw(layout), self._held(layout, wide_only=True), reductions)
         raise DoesNotFit(f"a lane would hold {need} registers of {fit.heads} x {fit.chans} values")
 
     def _acc(self) -> DType:

@@ -86,8 +86,8 @@ def choose_layout(heads: int, chans: int, item: int, wish: CudaSchedule, slices:
 
 
 def choose_unroll(raw: int, held: int, reductions: int) -> int:
-    """Edges in flight a group: a power of two, 1 to 8. ``raw``: registers of one edge in flight; ``held``: registers of the values kept
-    along a row; ``reductions``: feature reductions an edge. Measured rules: occupancy beats loads in flight."""
+    """Edges in flight a group: a power of two, 1 to 8. ``raw``: registers of one edge in flight; ``held``: registers of the values with
+    channels kept along a row; ``reductions``: feature reductions an edge. Measured rules: occupancy beats loads in flight."""
     budget = 32 if held <= 16 else 16
     most = max(1, 8 >> reductions)
     u = 1
