@@ -47,9 +47,11 @@ each block leaves carry images, so launch a whole multiple of the resident block
 Images
 ------
 * A partial's image is ``state_words`` 4-byte words at ``partials + partial * state_words``. ``run`` writes it, ``merge`` reads it: the
-  launcher allocates ``num_partials * state_words * 4`` bytes (64-byte aligned) and never looks inside.
+  launcher allocates ``num_partials * state_words * 4`` bytes (16-byte aligned, as all of these) and never looks inside.
 * A carry image has ``carry_words`` words. A launch of ``run`` or ``merge`` with G blocks writes ``G * Entry.images_per_block`` of them,
   all of them, from ``carry_base`` on: 0 for ``run``; for ``merge`` the number that ``run`` wrote. ``carry`` gets ``count`` = all of them.
+  Keep the carry images of a launch small beside the L2 cache by launching fewer blocks of ``run``: on the general path there is one for
+  every warp, and the gradient of an edge-side weight is a matrix.
 * ``workspace``: ``workspace_words * 4 * G`` bytes for the largest grid G of the sweep's launches. Contents mean nothing between launches.
 
 Order of launches, on one stream::

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import shutil
 import subprocess
 import tempfile
@@ -84,12 +85,22 @@ def make_chunks(indptr: Array, chunk: int) -> tuple[Array, Array]:
     return np.array(chunks, np.int64).reshape(-1, 4), np.array(hubs, np.int64).reshape(-1, 3)
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def _aligned(shape: tuple[int, ...], dtype: str, fill: int) -> Array:
-    """A poisoned array that starts at a multiple of 64 bytes."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.full(size + 128, fill, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
+    """A poisoned array that starts at a multiple of 16 bytes and ends where a page without access begins: a load or store past its end
+    ends the run, as compute-sanitizer would report it."""
+    page, size = mmap.PAGESIZE, int(np.prod(shape)) * np.dtype(dtype).itemsize
+    data = max(1, -(-size // page)) * page
+    memory = mmap.mmap(-1, data + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert _libc().mprotect(ctypes.c_void_p(address + data), ctypes.c_size_t(page), 0) == 0
+    out = np.frombuffer(memory, np.uint8, size, data - -(-size // 16) * 16)
+    out[...] = fill
+    return out.view(dtype).reshape(shape)
 
 
 def _copy(a: Array) -> Array:
