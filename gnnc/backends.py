@@ -102,18 +102,18 @@ class CudaBackend:
         return f"{self.arch}; nvrtc {version('nvidia-cuda-nvrtc')}; {' '.join(OPTIONS)}"
 
     def lower(self, plan: PlanSpec, index_dtype: DType) -> LoweredPlan:
-        from gnnc.codegen.cuda.emit import emit_cuda
+        from gnnc.codegen.cuda.occupancy import emit_resident
 
-        return lower_plan(plan, index_dtype, emit_cuda, cuda_launch)
+        return lower_plan(plan, index_dtype, lambda spec, index, name: emit_resident(spec, index, name, self.arch), cuda_launch)
 
     def build(self, lowered: LoweredPlan) -> dict[str, bytes]:
-        from gnnc.codegen.cuda.compile import compile_cuda
+        from gnnc.codegen.cuda.occupancy import compiled
         from gnnc.codegen.cuda.text import CudaText
 
         files: dict[str, bytes] = {}
         for name, kernel in lowered.kernels.items():
             assert isinstance(kernel, CudaText)
-            files[f"{name}.cubin"] = compile_cuda(kernel, self.arch).data
+            files[f"{name}.cubin"] = compiled(kernel, self.arch).data
         return files
 
     def load(self, plan: Plan, folder: Path | None, files: dict[str, bytes]) -> PlanExecutable:
