@@ -14,11 +14,11 @@ from math import prod
 
 from ...ir.core import Value
 from ...ir.types import DType
-from .elementwise import convert, emit_elementwise, extremum, memory_type, register_type
-from .emit_text import FunctionText, constant
+from .elementwise import convert, emit_elementwise, extremum, register_type
+from .emit_text import FunctionText
 from .fold_lanes import Labelled, fold_lanes
 from .lanes import Lanes, Reg
-from .memory import Registers, element, load_lanes, store_lanes
+from .memory import Registers, load_lanes, store_lanes
 from .plan_nests import Nest, RegionPlanner
 from .program import Base, Sink, View
 from .views import axes_of, strides_over
@@ -156,6 +156,9 @@ class _OneNest:
         self.vector_bits = owner.vector_bits
         self.offsets: dict[tuple[int, ...], str | None] = {}
         self.loops: dict[int, tuple[str | None, int]] = {}
+        self._pending: dict[_Job, list[Labelled]] = {}  # gathered by the tile at work
+        self._remainder: dict[_Job, list[Labelled]] = {}  # gathered after a loop, beside its accumulators
+        self._cursor: dict[_Job, int] = {}  # how many of a job's accumulators the tile has met
 
     # ---- resolving
 
@@ -297,8 +300,6 @@ class _OneNest:
         while size < block:
             inner -= 1
             size *= self.axes[inner]
-        while inner > 0 and size == block and self.axes[inner - 1] == 1:
-            inner -= 1
         out = []
         for at in range(start, start + width):
             row, rest = divmod(at, block)
@@ -407,15 +408,6 @@ class _OneNest:
             return
         self._pending.setdefault(job, []).append(Labelled(x.text, lanes))
 
-    @property
-    def _pending(self) -> dict[_Job, list[Labelled]]:
-        if not hasattr(self, "_pending_of"):
-            self._pending_of: dict[_Job, list[Labelled]] = {}
-        return self._pending_of
-
-    _cursor: dict[_Job, int]
-    _remainder: dict[_Job, list[Labelled]]
-
     def _finish_folds(self, axis: int | None) -> None:
         """Reduces what the tile gathered and stores it."""
         for job, items in list(self._pending.items()):
@@ -491,6 +483,3 @@ def combine(k: Lanes, fold: str, a: Reg, b: Reg, d: DType) -> Reg:
 
 def hint_of(base: Base) -> str:
     return {"other": "x", "row": "row", "edge": "e", "param": "p", "temp": "t", "state": "s", "image": "o"}.get(base[0], base[0])
-
-
-__all__ = ["NestEmitter", "chunks", "constant", "element", "fill", "memory_type", "pointer_arguments"]

@@ -242,7 +242,7 @@ class _Kernel:
                 self.pointers[base] = self._row_address(fn, base[1], row)
         for base in sorted(wanted):
             if base[0] in ("degree", "degree64"):
-                begin, end = (self.load_i64(fn, self.buffers[-3], row, o) for o in (0, 1))
+                begin, end = self.row_slots(fn, row)
                 count = fn.let("count", f"sub nsw i64 {end}, {begin}")
                 scalar = "float" if base[0] == "degree" else "double"
                 value = fn.let(base[0], f"sitofp i64 {count} to {scalar}")
@@ -256,11 +256,15 @@ class _Kernel:
         at = fn.let(f"{name}.off", f"mul nsw i64 {row}, {t.row_bytes}")
         return fn.let(f"{name}.row", f"getelementptr inbounds i8, ptr {self.buffers[number]}, i64 {at}")
 
-    def load_i64(self, fn: FunctionText, pointer: str, index: str, plus: int = 0) -> str:
-        at = fn.let("at", f"getelementptr inbounds i64, ptr {pointer}, i64 {index}")
+    def load_i64(self, fn: FunctionText, hint: str, pointer: str, index: str, plus: int = 0) -> str:
+        at = fn.let(f"{hint}.at", f"getelementptr inbounds i64, ptr {pointer}, i64 {index}")
         if plus:
-            at = fn.let("at", f"getelementptr inbounds i64, ptr {at}, i64 {plus}")
-        return fn.let("v", f"load i64, ptr {at}, align 8{INVARIANT}")
+            at = fn.let(f"{hint}.at", f"getelementptr inbounds i64, ptr {at}, i64 {plus}")
+        return fn.let(hint, f"load i64, ptr {at}, align 8{INVARIANT}")
+
+    def row_slots(self, fn: FunctionText, row: str) -> tuple[str, str]:
+        """First slot of a row and of the next."""
+        return self.load_i64(fn, "row.slots", self.buffers[-3], row), self.load_i64(fn, "row.stop", self.buffers[-3], row, 1)
 
     def load_index(self, fn: FunctionText, number: int, slot: str, hint: str) -> str:
         at = fn.let(f"{hint}.at", f"getelementptr inbounds {self.index.name}, ptr {self.buffers[number]}, i64 {slot}")
@@ -289,7 +293,8 @@ class _Run(_Kernel):
         self.run_nests(fn, param)
         with fn.loop("task", "%first", "%last") as task:
             at = fn.let("task.off", f"mul nsw i64 {task}, 5")
-            row_begin, row_end, slot_begin, slot_end, partial = (self.load_i64(fn, "%tasks", at, i) for i in range(5))
+            names = ("row.begin", "row.end", "slot.begin", "slot.end", "partial")
+            row_begin, row_end, slot_begin, slot_end, partial = (self.load_i64(fn, n, "%tasks", at, i) for i, n in enumerate(names))
             whole = fn.let("whole", f"icmp slt i64 {partial}, 0")
             if p.carries:
                 off = fn.let("carry.off", f"mul nsw i64 {task}, {p.carry_bytes}")
@@ -299,7 +304,7 @@ class _Run(_Kernel):
             stop = fn.let("stop", f"select i1 {whole}, i64 {row_end}, i64 {after}")
             last_slot = ""
             if edge.nests:
-                limit = self.load_i64(fn, self.buffers[-3], row_end)
+                limit = self.load_i64(fn, "limit", self.buffers[-3], stop)
                 limit = fn.let("limit", f"select i1 {whole}, i64 {limit}, i64 {slot_end}")
                 last_slot = fn.let("last.slot", f"sub nsw i64 {limit}, 1")
             with fn.loop("row", row_begin, stop) as r:
@@ -307,7 +312,7 @@ class _Run(_Kernel):
                 self.run_nests(fn, row)
                 self.init_states(fn)
                 if edge.nests:
-                    begin, end = (self.load_i64(fn, self.buffers[-3], r, o) for o in (0, 1))
+                    begin, end = self.row_slots(fn, r)
                     begin = fn.let("begin", f"select i1 {whole}, i64 {begin}, i64 {slot_begin}")
                     end = fn.let("end", f"select i1 {whole}, i64 {end}, i64 {slot_end}")
                     with fn.loop("slot", begin, end) as slot:
@@ -395,7 +400,7 @@ class _Finish(_Kernel):
         if self.spec.grouped_by:
             with fn.loop("hub", "0", "%num_hubs") as hub:
                 at = fn.let("hub.off", f"mul nsw i64 {hub}, 3")
-                row, begin, end = (self.load_i64(fn, "%hubs", at, i) for i in range(3))
+                row, begin, end = (self.load_i64(fn, n, "%hubs", at, i) for i, n in enumerate(("row", "begin", "end")))
                 self.enter_row(fn, row, [post])
                 if p.components:
                     self._image(fn, begin)
