@@ -1,10 +1,9 @@
 """Sweeps as CUDA C++: `emit_cuda` gives the text, `compile_cuda` the cubin. This page is the launch protocol.
 
-Files in the order data flows: ``emit`` chooses the path; ``parts`` pulls slices to the loads and concats to the
-stores, ``shapes`` says whether a program fits fragments, ``rescale`` finds running
-maxima, ``schedule`` picks lanes and edges in flight, ``fragment`` writes the Program struct; ``general`` and ``nests`` write the other
-path; ``ops`` knows the operations, ``text`` the result; ``compile`` and ``elf`` make the cubin and read it. ``skeletons/`` holds the CUDA
-side.
+Files in the order data flows: ``emit`` chooses the path. Fragments: ``parts`` pulls slices to the loads and concats to the stores,
+``shapes`` says whether a program fits, ``rescale`` finds running maxima, ``values`` and ``schedule`` pick lanes and edges in flight,
+``scope`` names values, ``fragment`` writes the Program struct. ``general`` and ``nests`` write the other path. ``ops`` knows the
+operations, ``text`` the result; ``compile`` and ``elf`` make the cubin and read it. ``skeletons/`` holds the CUDA side.
 
 Entries
 -------

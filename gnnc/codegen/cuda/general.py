@@ -18,6 +18,7 @@ from .fragment import entry_params
 from .nests import emit_nest
 from .ops import literal, unique_identifiers
 from .schedule import SHARED_LIMIT, CudaSchedule
+from .shapes import roots_of
 from .text import CudaText, Entry, Writer, assemble
 
 WARPS = 8
@@ -48,7 +49,7 @@ def emit_general(spec: SweepSpec, program: Program, index_dtype: DType, name: st
             entry = k.emit(w, name, has_carry)
             entries[k.suffix] = entry
             workspace = max(workspace, k.workspace_words)
-    dtypes = {t.dtype.name for t in p.arg_types} | k_cast_dtypes(p)
+    dtypes = {t.dtype.name for t in p.arg_types} | cast_dtypes(p)
     text, lines = assemble(("scratch.cuh",), dtypes, w)
     scratch = kernels[0].scratch_bytes
     layout = f"{scratch} bytes of scratch a warp, in {'a workspace' if kernels[0].workspace_words else 'shared memory'}"
@@ -58,10 +59,8 @@ def emit_general(spec: SweepSpec, program: Program, index_dtype: DType, name: st
     )  # fmt: skip
 
 
-def k_cast_dtypes(p: Program) -> set[str]:
+def cast_dtypes(p: Program) -> set[str]:
     """Names of the dtypes that values take."""
-    from .shapes import roots_of
-
     return {v.type.dtype.name for v in p.regions(roots_of(p))}
 
 
