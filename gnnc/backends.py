@@ -13,8 +13,8 @@ from typing import Protocol
 
 import torch
 
-from gnnc.codegen.plan import LoweredPlan, lower_plan
-from gnnc.ir.sweep import PlanSpec
+from gnnc.codegen.plan import KernelText, LoweredPlan, lower_plan
+from gnnc.ir.sweep import PlanSpec, SweepSpec
 from gnnc.ir.types import DType
 from gnnc_runtime.operators import PlanExecutable
 from gnnc_runtime.plan import CudaEntry, CudaLaunch, Plan, SweepStep
@@ -32,6 +32,9 @@ class Backend(Protocol):
     def lower(self, plan: PlanSpec, index_dtype: DType) -> LoweredPlan: ...
     def build(self, lowered: LoweredPlan) -> dict[str, bytes]: ...
     def load(self, plan: Plan, folder: Path | None, files: dict[str, bytes]) -> PlanExecutable: ...
+    def describe(self, sweep: SweepSpec, kernel: KernelText) -> str:
+        """How a kernel is mapped to the machine, for explain."""
+        ...
 
 
 def kernel_names(plan: Plan) -> list[str]:
@@ -84,6 +87,9 @@ class CpuBackend:
                 kernels[name] = CpuKernel(loaded.address(f"{name}_run"), loaded.address(f"{name}_finish"), keep=loaded)
         return Executable(plan, kernels)
 
+    def describe(self, sweep: SweepSpec, kernel: KernelText) -> str:
+        return sweep.schedule.reason
+
 
 @dataclass(frozen=True)
 class CudaBackend:
@@ -120,6 +126,15 @@ class CudaBackend:
         from gnnc_runtime.cuda.executor import CudaExecutable, CudaModule
 
         return CudaExecutable(plan, {name: CudaModule(files[f"{name}.cubin"]) for name in kernel_names(plan)})
+
+    def describe(self, sweep: SweepSpec, kernel: KernelText) -> str:
+        from gnnc.codegen.cuda.occupancy import compiled
+        from gnnc.codegen.cuda.text import CudaText
+
+        assert isinstance(kernel, CudaText)
+        usage = compiled(kernel, self.arch).usage[kernel.run.name]
+        stack = f", {usage.stack} bytes of stack" if usage.stack else ""
+        return f"{kernel.path} path ({kernel.reason}): {kernel.layout}; {usage.registers} registers{stack}"
 
 
 def cuda_launch(text: object) -> CudaLaunch:

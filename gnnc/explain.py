@@ -24,11 +24,12 @@ def human(n: float) -> str:
 
 @dataclass(frozen=True)
 class Half:
-    """The forward or the backward: its function before fusion and its plan."""
+    """The forward or the backward: its function before fusion, its plan, and how each sweep is mapped to the machine, by name."""
 
     title: str
     func: Func
     plan: PlanSpec
+    mapped: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ class Explanation:
             f"{human(plan_bytes(h.plan, self.sizes))} (one kernel an operation: {human(op_by_op_bytes(h.func, self.sizes))})"
         ]
         for s in h.plan.steps:
-            lines += self._step(s)
+            lines += self._step(s, h.mapped)
         return lines
 
-    def _step(self, s: StepSpec) -> list[str]:
+    def _step(self, s: StepSpec, mapped: dict[str, str]) -> list[str]:
         reads = ", ".join(f"{p.name} {p.type}" for p in s.func.params)
         writes = ", ".join(f"{n} {r.type}" for n, r in zip(s.func.result_names, s.func.results, strict=True))
         moved = human(step_bytes(s, self.sizes))
@@ -97,7 +98,7 @@ class Explanation:
             *self._folds(s),
             f"    reads  {reads}",
             f"    writes {writes}",
-            f"    runs   {s.schedule.reason}",
+            f"    runs   {mapped[s.name]}",
         ]
 
     @staticmethod

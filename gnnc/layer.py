@@ -59,10 +59,10 @@ class Layer:
     def _bind(self, graph: Graph | Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Graph, BoundCall, tuple[Tensor, ...]]:
         args, kwargs = self._autocast(args, kwargs)
         if isinstance(graph, Graph):
-            call = self.function.bind((graph.num_src, graph.num_dst, graph.num_edges), args, kwargs)
+            call = self.function.bind((graph.num_src, graph.num_dst, graph.num_edges), args, kwargs, graph.device)
             return graph, call, call.tensors
         edges = graph.shape[1] if isinstance(graph, Tensor) and graph.dim() == 2 else None
-        call = self.function.bind((None, None, edges), args, kwargs)
+        call = self.function.bind((None, None, edges), args, kwargs, graph.device if isinstance(graph, Tensor) else None)
         return graph_of(graph, call.num_src, call.num_dst), call, call.tensors
 
     @staticmethod
@@ -115,9 +115,9 @@ class Layer:
         g, _call, _t = self._bind(graph, args, kwargs)
         c = compiled.compilation
         cut = c.cut()
-        halves = [Half("forward", cut.forward, c.forward_plan())]
+        halves = [Half("forward", cut.forward, c.forward_plan(), c.mapped("forward"))]
         if compiled.signature.wrt:
-            halves.append(Half("backward", cut.backward, c.backward_plan()))
+            halves.append(Half("backward", cut.backward, c.backward_plan(), c.mapped("backward")))
         sizes = Sizes(g.num_src, g.num_dst, g.num_edges, 8 if g.index_dtype == torch.int64 else 4)
         name = self.function.name
         return Explanation(name, str(compiled.signature), sizes, tuple(c.stages.names()), tuple(halves), cut.reasons)

@@ -86,6 +86,12 @@ class Compilation:
             func = self._run(Simplify(), func, "backward-simplified")
         return self._plan(func, "backward-plan")
 
+    def mapped(self, part: str) -> dict[str, str]:
+        """How each sweep of the ``forward`` or the ``backward`` is mapped to the machine, by name."""
+        plan = {"forward": self.forward_plan, "backward": self.backward_plan}[part]()
+        kernels = self.lower(part).kernels
+        return {s.name: self.backend.describe(s, kernels[s.name]) for s in plan.sweeps}
+
     def lower(self, part: str) -> LoweredPlan:
         """The runtime plan and kernel texts of the ``forward`` or the ``backward``."""
         if part not in self._lowered:

@@ -35,6 +35,23 @@ def test_fuse_prints_a_plan():
     assert "attention" in out.stdout
 
 
+def test_kernels_of_a_plan():
+    llvm = run("--passes=lower_softmax,fuse", "--emit=llvm", "-", text=GATV2)
+    assert llvm.exit_code == 0
+    assert "define void @gatv2_0_run(" in llvm.stdout
+    cuda = run("--passes=lower_softmax,fuse", "--emit=cuda", "-", text=GATV2.replace("f64", "f32"))
+    assert cuda.exit_code == 0
+    assert "struct Program" in cuda.stdout
+    assert "gatv2_0(" in cuda.stdout
+
+
+def test_kernels_need_a_plan():
+    out = run("--passes=simplify", "--emit=llvm", "-", text=SPMM)
+    assert out.exit_code == 1
+    assert out.stderr == "gnnc opt: --emit needs fuse as the last pass\n"
+    assert run("--passes=fuse", "--emit=ptx", "-", text=SPMM).exit_code == 2
+
+
 def test_an_unknown_pass():
     out = run("--passes=simplfy", "-", text=SPMM)
     assert out.exit_code == 1

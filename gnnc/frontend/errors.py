@@ -17,10 +17,7 @@ from unicodedata import east_asian_width
 
 from gnnc.ir.core import Loc
 from gnnc.ir.types import TypeRuleError
-
-
-class GnncError(Exception):
-    """Base of every error that gnnc raises on purpose."""
+from gnnc_runtime.errors import GnncError
 
 
 def render_location(loc: Loc | None) -> str:

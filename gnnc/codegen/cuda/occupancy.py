@@ -46,7 +46,7 @@ def waits_for_memory(spec: SweepSpec) -> bool:
 
 
 def emit_resident(spec: SweepSpec, index_dtype: DType, kernel_name: str, arch: str, schedule: CudaSchedule | None = None) -> CudaText:
-    """The text of a sweep for ``arch``, its registers capped where that leaves the stack empty. Raises as `emit_cuda` and `compile_cuda`."""
+    """The text of a sweep for ``arch``, registers capped where that leaves the stack empty. Raises as `emit_cuda` and `compile_cuda`."""
     wish = schedule or CudaSchedule()
     plain = emit_cuda(spec, index_dtype, kernel_name, wish)
     if plain.path != "fragment" or wish.min_blocks > 1 or not waits_for_memory(spec):
