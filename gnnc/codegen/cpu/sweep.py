@@ -28,7 +28,7 @@ from .nests import NestEmitter, fill, pointer_arguments
 from .plan_nests import Nest, RegionPlanner, Temps
 from .program import Base, Program, Sink, View, contiguous, lower_sweep
 
-LINES_IN_FLIGHT = 48
+LINES_IN_FLIGHT = 64
 """Cache lines prefetched ahead of the edge at work (one GATv2 edge of 8x8 f32 reads 4): edges ahead follow from it."""
 
 MAX_LINES, MAX_DISTANCE = 16, 16
