@@ -35,7 +35,7 @@ def compiler_digest() -> str:
     import gnnc_runtime
 
     for root in (Path(gnnc.__file__).parent, Path(gnnc_runtime.__file__).parent):
-        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".lark")):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".lark", ".cuh")):
             data = path.read_bytes()
             name = path.relative_to(root).as_posix().encode()
             h.update(len(name).to_bytes(8, "little") + name + len(data).to_bytes(8, "little") + data)

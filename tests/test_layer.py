@@ -239,3 +239,22 @@ def test_a_layer_of_layers():
         return torch.zeros_like(v).index_add(0, dst, v[src]) / deg
 
     assert torch.allclose(twice(EI, x), mean(x) + mean(mean(x)))
+
+
+def test_a_thousand_operations_deep():
+    @gnnc.layer
+    def deep(g, x: Src["F"], y: Dst["F"], *, steps: int):
+        m = g.src(x)
+        for _ in range(steps):
+            m = m * 1.001 + g.dst(y) * 0.001
+        return g.sum(m)
+
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(3, 2, dtype=torch.float64)
+    out = deep(EI, x, y, steps=500)
+    m = x[EI[0]]
+    for _ in range(500):
+        m = m * 1.001 + y[EI[1]] * 0.001
+    want = torch.zeros(3, 2, dtype=torch.float64).index_add(0, EI[1], m)
+    assert torch.allclose(out, want)
+    assert torch.allclose(torch.autograd.grad(out.sum(), x)[0], torch.autograd.grad(want.sum(), x)[0])

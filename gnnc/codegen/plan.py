@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gnnc.codegen.depth import room_for
 from gnnc.ir.core import Func, Value
 from gnnc.ir.sweep import DenseSpec, PlanSpec, SweepSpec
 from gnnc.ir.types import DType, Type
@@ -63,7 +64,8 @@ def lower_plan(spec: PlanSpec, index_dtype: DType, emit: Emit, launch_of: Launch
         if isinstance(s, DenseSpec):
             steps.append(dense_step(s))
             continue
-        k = emit(s, index_dtype, s.name)
+        with room_for(len(s.func.values())):
+            k = emit(s, index_dtype, s.name)
         kernels[s.name] = k
         grain = s.schedule.task_edges
         step = SweepStep(s.name, s.grouped_by, s.rows, k.args, k.num_read, k.state_bytes, k.carry_bytes, grain, s.family, launch_of(k))

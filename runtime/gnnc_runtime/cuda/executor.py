@@ -162,7 +162,7 @@ class CudaExecutable:
             keep = (form.indptr, form.indices, form.edge_ids, made.chunks, made.hubs)
             head = (form.indptr.data_ptr(), form.indices.data_ptr(), 0 if lists.identity else form.edge_ids.data_ptr())
             chunks, hubs = made.chunks.data_ptr(), made.hubs.data_ptr()
-        run_grid = max(_grid(entry.run, count, functions[entry.run.name], processors), 1 if entry.carry else 0)
+        run_grid = max(_grid(entry.run, count, functions[entry.run.name], processors, step.carry_bytes), 1 if entry.carry else 0)
         merge_grid = 0 if entry.merge is None else -(-num_hubs // entry.merge.items_per_block)
         images = run_grid * entry.run.images_per_block + (merge_grid * entry.merge.images_per_block if entry.merge else 0)
         partial_bytes = _round(partials * step.state_bytes)
@@ -197,9 +197,13 @@ def _round(n: int) -> int:
     return (n + 255) // 256 * 256
 
 
-def _grid(e: CudaEntry, count: int, f: Function, processors: int) -> int:
-    """Blocks for `count` items: as many as there is work, or as many as are resident at once where each leaves an image."""
+IMAGES = 32 << 20  # bytes of carry images that one launch may leave: a [K, F] gradient has large ones
+
+
+def _grid(e: CudaEntry, count: int, f: Function, processors: int, image_bytes: int) -> int:
+    """Blocks for `count` items: as many as there is work, or as many as are resident at once where each leaves images."""
     blocks = -(-count // e.items_per_block)
     if e.persistent:
-        return min(blocks, processors * f.resident)
+        room = IMAGES // max(1, e.images_per_block * image_bytes)
+        return min(blocks, processors * f.resident, max(room, processors))
     return min(blocks * e.slices, 2**31 - 1)
