@@ -22,6 +22,11 @@ from gnnc_runtime.graph import Graph
 from gnnc_runtime.operators import autocast_inputs, grad_mask
 
 
+def signature_of(func: Func, call: BoundCall, mask: tuple[bool, ...], index: str) -> Signature:
+    """The signature of a call, parameters under the names they have in the IR."""
+    return Signature(tuple(p.name for p in func.params), call.types, mask, index)
+
+
 class Layer:
     """A compiled layer. Call it with a graph and tensors, as the decorated function says.
 
@@ -84,7 +89,7 @@ class Layer:
         if found is None:
             func = self.function.trace(call)
             with self._lock:
-                found = self._compiled.setdefault(key, CompiledLayer(func, Signature(call.names, call.types, mask, index), backend))
+                found = self._compiled.setdefault(key, CompiledLayer(func, signature_of(func, call, mask, index), backend))
         return found
 
     def _is_tuple(self, g: Graph, call: BoundCall) -> bool:
@@ -127,7 +132,8 @@ class Layer:
         g, call, tensors = self._bind(graph, args, kwargs)
         mask = grad_mask(tensors) if grad is None else tuple(bool(grad) and t.is_floating_point() for t in tensors)
         index = "i64" if g.index_dtype == torch.int64 else "i32"
-        return CompiledLayer(self.function.trace(call), Signature(call.names, call.types, mask, index), backend_for(g.device))
+        func = self.function.trace(call)
+        return CompiledLayer(func, signature_of(func, call, mask, index), backend_for(g.device))
 
 
 def layer(fn: Callable[..., Any]) -> Layer:

@@ -258,3 +258,38 @@ def test_a_thousand_operations_deep():
     want = torch.zeros(3, 2, dtype=torch.float64).index_add(0, EI[1], m)
     assert torch.allclose(out, want)
     assert torch.allclose(torch.autograd.grad(out.sum(), x)[0], torch.autograd.grad(want.sum(), x)[0])
+
+
+def test_parameters_may_have_any_name():
+    @gnnc.layer
+    def named(g, out0: Src["F"], grad_out0: Dst["F"], d_x: Edge[()], x: Src["F"], saved0: Param["F"], t0: Src["F"], in_t0: Src["F"]):
+        s = g.softmax(g.src(out0) * g.dst(grad_out0) * d_x[..., None])
+        return g.sum(s * g.src(x) * saved0 + g.src(t0) * g.src(in_t0))
+
+    gen = torch.Generator().manual_seed(0)
+    shapes = [(3, 2), (3, 2), (4,), (3, 2), (2,), (3, 2), (3, 2)]
+    a = [torch.randn(s, generator=gen, dtype=torch.float64).requires_grad_() for s in shapes]
+    src, dst = EI
+    score = a[0][src] * a[1][dst] * a[2][:, None]
+    e = score.exp()
+    s = e / torch.zeros(3, 2, dtype=torch.float64).index_add(0, dst, e)[dst]
+    want = torch.zeros(3, 2, dtype=torch.float64).index_add(0, dst, s * a[3][src] * a[4] + a[5][src] * a[6][src])
+    out = named(EI, *a)
+    assert torch.allclose(out, want)
+    for x, y in zip(torch.autograd.grad(out.sum(), a), torch.autograd.grad(want.sum(), a), strict=True):
+        assert torch.allclose(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_two_hops_in_half_precision(dtype):
+    @gnnc.layer
+    def twohop(g, x: Node["F"]):
+        return g.sum(g.src(g.sum(g.src(x)) * 0.5))
+
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    out = twohop(EI, x)
+    a = torch.zeros(3, 3, dtype=torch.float64).index_put((EI[1], EI[0]), torch.ones(4, dtype=torch.float64), accumulate=True)
+    assert out.dtype == dtype
+    assert torch.allclose(out.double(), a @ (a @ x.double()) * 0.5, atol=0.05, rtol=0.02)
+    (grad,) = torch.autograd.grad(out.float().sum(), x)
+    assert torch.allclose(grad.double(), (a @ a).sum(0)[:, None].expand(3, 64) * 0.5, atol=0.05, rtol=0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,21 @@ from .statics import static_key
 from .tracing import TracedValue, Tracer
 
 __all__ = ["BoundCall", "LayerFunction", "result_dtype"]
+
+
+# Names that results, gradients, saved values and temporaries have in the IR.
+_RESERVED = re.compile(r"out\d+|grad_.*|d_.*|saved\d+|t\d+")
+
+
+def ir_names(names: Sequence[str]) -> dict[str, str]:
+    """What each parameter is called in the IR: its own name, with ``in_`` before it where a result or temporary could be called so."""
+    out: dict[str, str] = {}
+    for name in names:
+        mine = name
+        while _RESERVED.fullmatch(mine) or (mine != name and mine in names):
+            mine = f"in_{mine}"
+        out[name] = mine
+    return out
 
 
 class LayerFunction:
@@ -67,9 +83,10 @@ class LayerFunction:
         tracer = Tracer(builder, out_dtype.acc)
         types = [t.with_space("node") if sig.square and t.space in ("src", "dst") else t for t in types]
         params, values = [], []
+        names = ir_names(sig.names)
         for p, t in zip(sig.tensors, types, strict=True):
             with builder.at(sig.source.param(p.name)):
-                v = builder.input(p.name, t)
+                v = builder.input(names[p.name], t)
                 params.append(v)
                 # A 0-d tensor does not promote: one wider than the layer is rounded to its arithmetic.
                 narrow = t.space == "param" and not t.dims and t.dtype.is_float and t.dtype.bits > out_dtype.acc.bits

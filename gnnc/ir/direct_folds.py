@@ -96,9 +96,11 @@ def _shifted(s: Array, index: Index, rows: int) -> tuple[Array, Array, Array]:
     return shift, p, _sum(p, index, rows)
 
 
-def _fold_logsumexp(_part: str, args: list[Array], index: Index, rows: int) -> Array:
+def _fold_logsumexp(part: str, args: list[Array], index: Index, rows: int) -> Array:
     shift, _, z = _shifted(args[0], index, rows)
-    return shift + np.log(z)
+    if part == "lse":
+        return shift + np.log(z)
+    return np.where(np.isposinf(shift), shift, shift + np.log(z))
 
 
 def _fold_softmax_sum(part: str, args: list[Array], index: Index, rows: int) -> Array:

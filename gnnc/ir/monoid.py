@@ -338,9 +338,13 @@ def _logsumexp() -> Monoid:
         [Component("max", float("-inf")), Component("z", 0.0)],
         step,
         combine,
-        {"value": lambda b, top, z, deg: b.add(top, b.op("log", z))},
+        {
+            "value": lambda b, top, z, deg: b.where(b.op("eq", top, b.const(float("inf"))), top, b.add(top, b.op("log", z))),
+            "lse": lambda b, top, z, deg: b.add(top, b.op("log", z)),
+        },
         vjp=_vjp_logsumexp,
-        doc="log of the sum of exponentials, shifted by the running maximum; -inf for an empty row",
+        doc="log of the sum of exponentials, shifted by the running maximum; -inf for an empty row, inf for one that holds inf. "
+        "`lse` is a softmax's statistic: NaN for a row that holds inf, so that its weights are NaN",
     )
 
 

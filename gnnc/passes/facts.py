@@ -17,7 +17,7 @@ _EMPTY = {
     "min": {"value": 0.0, "arg": -1.0},
     "prod": {"value": 1.0, "nonzero": 1.0, "zeros": 0.0},
     "moments": {"mean": 0.0, "var": 0.0, "std": 0.0},
-    "logsumexp": {"value": -inf},
+    "logsumexp": {"value": -inf, "lse": -inf},
 }
 _CONTEXT = EvalContext(GraphArrays(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 0), RuleContext())
 _VIEWS = ("reshape", "broadcast", "slice", "transpose", "cast", "spread", "reduce_max")

@@ -332,7 +332,7 @@ class _Program:
             if v.op == "degree":
                 table[v] = self._degree(v, is_far)
             elif self._is_buffer(v, is_far):
-                table[v] = self._load(v)
+                table[v] = self._load(v) if is_far else self.b.cast(self._load(v), v.type.dtype)
             else:
                 crosses = v.op == "gather" and v.attr("end") != self.slot.kind
                 operands = self.far if crosses else self.near
@@ -340,7 +340,8 @@ class _Program:
                 if missing:
                     stack.extend(reversed(missing))
                     continue
-                table[v] = self.b.copy(v, tuple(operands[o] for o in v.operands))
+                moved = self.b.copy(v, tuple(operands[o] for o in v.operands))
+                table[v] = self.b.cast(moved, v.type.dtype)  # a table stored narrower is widened at the edge
             stack.pop()
         return self.near[root]
 
@@ -371,7 +372,7 @@ class _Program:
     def _load(self, v: Value) -> Value:
         name, dtype = self.fuser._buffer(v, self.at)
         self.params[name] = self.b.input(name, v.type.with_dtype(dtype))
-        return self.b.cast(self.params[name], v.type.dtype)
+        return self.params[name]
 
     def _degree(self, v: Value, is_far: bool) -> Value:
         if not is_far and self.slot.kind == v.attr("end"):

@@ -1,4 +1,4 @@
-"""Softmax becomes its statistic and an edge expression: ``exp(s - gather(logsumexp(s)))``.
+"""Softmax becomes its statistic and an edge expression: ``exp(s - gather(logsumexp(s).lse))``.
 
 From here on the log-sum-exp is an ordinary fold result ``[N, H]`` that the cut between forward and backward can choose to save;
 `fuse` turns ``sum(exp(s - lse) * v)`` back into one online-softmax fold where both are computed in one program. The value is
@@ -24,6 +24,6 @@ class LowerSoftmax:
             if v.op != "softmax":
                 return None
             (s,), end = operands, v.attr("over")
-            return b.op("exp", b.sub(s, b.gather(b.fold("logsumexp", s, to=end), end)))
+            return b.op("exp", b.sub(s, b.gather(b.fold("logsumexp", s, to=end, part="lse"), end)))
 
         return rewrite(func, rule).with_stage("lowered")

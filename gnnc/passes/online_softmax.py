@@ -19,7 +19,7 @@ def _is_weight(v: Value, end: str) -> Value | None:
     if stat.op != "gather" or stat.attr("end") != end:
         return None
     lse = stat.operands[0]
-    is_lse = lse.op == "fold" and lse.attr("monoid") == "logsumexp" and lse.attr("to") == end
+    is_lse = lse.op == "fold" and (lse.attr("monoid"), lse.attr("part"), lse.attr("to")) == ("logsumexp", "lse", end)
     return s if is_lse and lse.operands[0] is s else None
 
 
@@ -71,7 +71,7 @@ def _shareable(func: Func) -> tuple[Value, Value] | None:
     """A log-sum-exp and a ``softmax_sum`` over the same score that does not hang on it."""
     twins = [v for v in func.body if v.op == "fold" and v.attr("monoid") == "softmax_sum"]
     for v in func.body:
-        if v.op == "fold" and v.attr("monoid") == "logsumexp":
+        if v.op == "fold" and (v.attr("monoid"), v.attr("part")) == ("logsumexp", "lse"):
             for twin in twins:
                 score = twin.operands[0]
                 same = v.operands[0] in (score, score.operands[0] if score.op == "reshape" else score)

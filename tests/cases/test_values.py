@@ -307,3 +307,26 @@ def test_variance_far_from_zero_does_not_cancel():
     # At 1e4 an f32 step is 1e-3, a tenth of the deviation: E[m^2] - E[m]^2 has no right digit left, Welford's update most of one.
     assert edge_std(g, m.float()).item() == pytest.approx(m.float().double().std(unbiased=False).item(), rel=0.1)
     assert edge_std(g, m).item() == pytest.approx(want, rel=1e-9)
+
+
+@gnnc.layer
+def edge_logsumexp(g, m: Edge["F"]):
+    return g.logsumexp(m)
+
+
+def test_logsumexp_of_infinities_is_torchs():
+    rows = [[1.0, math.inf, 2.0], [-math.inf, -math.inf], [1.0, -math.inf], [math.nan, 1.0], [0.5]]
+    pairs = [(0, i) for i, r in enumerate(rows) for _ in r]
+    out = edge_logsumexp(graph(pairs, 1, len(rows) + 1), column(*[v for r in rows for v in r])).flatten()
+    want = [torch.logsumexp(torch.tensor(r), 0) for r in rows]
+    for a, b in zip(out, want, strict=False):
+        assert torch.allclose(a, b.to(a.device), equal_nan=True)
+    assert out[-1] == -math.inf  # the empty row
+
+
+def test_a_softmax_row_that_holds_infinity_is_nan_as_in_torch():
+    s = column(1.0, math.inf, 2.0, 0.0)
+    out = weights_of(graph([(0, 0), (1, 0), (0, 0), (1, 1)], 2), s).flatten()
+    assert out[:3].isnan().sum() >= 1
+    assert out[3] == 1.0
+    assert attend(graph([(0, 0), (1, 0)], 2), column(1.0, math.inf), torch.ones(2, 1, 1))[0].isnan().all()
