@@ -54,14 +54,13 @@ def is_tame(values: dict[str, Array]) -> bool:
     return all(np.isfinite(v).all() and np.abs(v).max(initial=0) < 1e9 for v in values.values() if v.dtype.kind == "f")
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_interpreter_and_cpu_agree(data: st.DataObject) -> None:
+def draw_example(data: st.DataObject) -> tuple[Func, GraphArrays, dict[str, Array], dict[str, Array]] | None:
+    """A random function, a graph, arguments with upstream gradients, and what the interpreter makes of them: results and the
+    gradients of every float parameter. None for an example whose values leave float64."""
     func: Func = data.draw(strategies.funcs(F64))
     graph = data.draw(strategies.graphs(func.square))
     args = strategies.arguments(func, graph, data.draw(st.integers(0, 99)))
-    wrt = tuple(p.name for p in func.params if p.type.dtype.is_float)
-    joint = Differentiate(wrt).run(func)
+    joint = Differentiate(floats(func)).run(func)
     values = dict(zip(func.result_names, interpret(func, graph, args), strict=True))
     rng = np.random.default_rng(1)
     full = dict(args)
@@ -69,9 +68,21 @@ def test_interpreter_and_cpu_agree(data: st.DataObject) -> None:
         if p.name not in full:
             full[p.name] = rng.normal(size=values[p.name.removeprefix("grad_")].shape)
     want = dict(zip(joint.result_names, interpret(joint, graph, full), strict=True))
-    if not is_tame(want):
+    return (func, graph, full, want) if is_tame(want) else None
+
+
+def floats(func: Func) -> tuple[str, ...]:
+    return tuple(p.name for p in func.params if p.type.dtype.is_float)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_interpreter_and_cpu_agree(data: st.DataObject) -> None:
+    example = draw_example(data)
+    if example is None:
         return
-    c = Compilation(func, wrt, I32)
+    func, graph, full, want = example
+    c = Compilation(func, floats(func), I32)
     forward, backward = c.forward_plan(), c.backward_plan()
     plain = interpret_plan(forward, graph, full)
     plain |= interpret_plan(backward, graph, {**full, **plain})

@@ -9,11 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gnnc
-from tests import strategies
+from gnnc.backends import backend_for
+from gnnc.ir.types import I32
+from gnnc.pipeline import Compilation
+from gnnc_runtime.tables import TORCH_DTYPES
 from tests.golden.harness import check, graph_of
 from tests.golden.layers import CASES, gatv2, gcn, pna, spmm, weighted_max
 from tests.golden.test_golden import CORE, EVERYWHERE, GRAPHS, usable
 from tests.reference import cases
+from tests.test_properties import EXAMPLES, draw_example, floats, same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -153,39 +157,17 @@ def test_autocast():
     assert x.grad.dtype == torch.float32
 
 
-EXAMPLES = int(__import__("os").environ.get("GNNC_EXAMPLES", "40"))
-
-
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_interpreter_and_gpu_agree(data):
-    from gnnc.backends import backend_for
-    from gnnc.ir.interpreter import interpret
-    from gnnc.ir.types import F64, I32
-    from gnnc.passes.differentiate import Differentiate
-    from gnnc.pipeline import Compilation
-    from gnnc_runtime.tables import TORCH_DTYPES
-    from tests.test_properties import is_tame, same
-
-    func = data.draw(strategies.funcs(F64))
-    graph = data.draw(strategies.graphs(func.square))
-    args = strategies.arguments(func, graph, data.draw(st.integers(0, 99)))
-    wrt = tuple(p.name for p in func.params if p.type.dtype.is_float)
-    joint = Differentiate(wrt).run(func)
-    values = dict(zip(func.result_names, interpret(func, graph, args), strict=True))
-    rng = np.random.default_rng(1)
-    full = dict(args)
-    for p in joint.params:
-        if p.name not in full:
-            full[p.name] = rng.normal(size=values[p.name.removeprefix("grad_")].shape)
-    want = dict(zip(joint.result_names, interpret(joint, graph, full), strict=True))
-    if not is_tame(want):
+    example = draw_example(data)
+    if example is None:
         return
+    func, graph, got, want = example
     backend = backend_for(torch.device("cuda"))
-    c = Compilation(func, wrt, I32, backend)
+    c = Compilation(func, floats(func), I32, backend)
     ei = torch.from_numpy(np.stack([graph.src, graph.dst])).cuda()
     on_gpu = gnnc.Graph.from_edge_index(ei, graph.num_src, graph.num_dst)
-    got: dict[str, np.ndarray] = dict(full)
     for part in ("forward", "backward"):
         lowered = c.lower(part)
         e = backend.load(lowered.plan, None, backend.build(lowered))
