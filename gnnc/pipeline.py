@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from gnnc.backends import Backend, CpuBackend
 from gnnc.codegen.plan import LoweredPlan
+from gnnc.frontend.errors import from_type_rule
 from gnnc.ir.core import Func
 from gnnc.ir.sweep import PlanSpec
-from gnnc.ir.types import DType
+from gnnc.ir.types import DType, TypeRuleError
 from gnnc.ir.verifier import verify_plan
 from gnnc.passes.classify import classify
 from gnnc.passes.differentiate import Differentiate
@@ -38,6 +39,7 @@ class Compilation:
     backend: Backend = field(default_factory=CpuBackend)
     stages: Stages = field(default_factory=Stages)
     _cut: Partition | None = None
+    _no_gradient: TypeRuleError | None = None
     _plans: dict[str, PlanSpec] = field(default_factory=dict)
     _lowered: dict[str, LoweredPlan] = field(default_factory=dict)
 
@@ -50,8 +52,11 @@ class Compilation:
         self.stages.record("traced", self.traced)
         func = self._run(Simplify(), self.traced, "simplified")
         if self.wrt:
-            func = self._run(Differentiate(self.wrt), func, "joint")
-            func = self._run(Simplify(), func, "joint-simplified")
+            try:
+                func = self._run(Differentiate(self.wrt), func, "joint")
+                func = self._run(Simplify(), func, "joint-simplified")
+            except TypeRuleError as e:  # a fold without a gradient: forward only, an error when the backward is asked for
+                self._no_gradient = e
         return self._run(LowerSoftmax(), func, "lowered")
 
     def cut(self) -> Partition:
@@ -59,7 +64,7 @@ class Compilation:
         if self._cut is None:
             func = self._down_to_lowered()
             n = len(self.traced.results)
-            if self.wrt:
+            if self.wrt and self._no_gradient is None:
                 self._cut = partition(func, n)
                 self.stages.record("forward", self._cut.forward)
             else:
@@ -79,8 +84,10 @@ class Compilation:
         return self._plan(self.cut().forward, "forward-plan")
 
     def backward_plan(self) -> PlanSpec:
-        """The backward as sweeps and dense steps."""
+        """The backward as sweeps and dense steps. Raises a located error for a layer that is forward only."""
         func = self.cut().backward
+        if self._no_gradient is not None:
+            raise from_type_rule(self._no_gradient, self._no_gradient.loc)
         if "backward-plan" not in self._plans:
             self.stages.record("backward", func)
             func = self._run(Simplify(), func, "backward-simplified")

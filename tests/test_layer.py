@@ -10,7 +10,7 @@ import torch
 
 import gnnc
 from gnnc.ir.parser import parse_func, parse_plan
-from gnnc.lang import Dst, Edge, Node, Param, Src, leaky_relu
+from gnnc.lang import Dst, Edge, Node, Param, Src, leaky_relu, maximum, where
 
 EI = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0]])
 
@@ -293,3 +293,79 @@ def test_two_hops_in_half_precision(dtype):
     assert torch.allclose(out.double(), a @ (a @ x.double()) * 0.5, atol=0.05, rtol=0.02)
     (grad,) = torch.autograd.grad(out.float().sum(), x)
     assert torch.allclose(grad.double(), (a @ a).sum(0)[:, None].expand(3, 64) * 0.5, atol=0.05, rtol=0.02)
+
+
+def test_a_forward_that_reads_no_edge_still_has_its_backward():
+    @gnnc.layer
+    def nodes_only(g, x: Src["F"], e: Edge["F"]):
+        return x * 2
+
+    x, e = torch.randn(3, 2, requires_grad=True), torch.randn(4, 2, requires_grad=True)
+    nodes_only(EI, x, e).sum().backward()
+    assert torch.equal(x.grad, torch.full((3, 2), 2.0))
+    assert torch.equal(e.grad, torch.zeros(4, 2))
+
+
+@gnnc.monoid
+class First:
+    """The first message of a row: no gradient can be derived from its combine."""
+
+    def init():
+        return 0.0, 0.0
+
+    def step(state, m):
+        return where(state[1] > 0, state[0], m), state[1] * 0 + 1.0
+
+    def combine(a, b):
+        return where(a[1] > 0, a[0], b[0]), maximum(a[1], b[1])
+
+    def finish(state, degree):
+        return state[0]
+
+
+@gnnc.layer
+def first(g, x: Src["F"]):
+    return g.fold(First, g.src(x))
+
+
+def test_a_fold_without_a_gradient_is_forward_only():
+    x = torch.randn(3, 2, requires_grad=True)
+    out = first(EI, x)
+    assert torch.equal(out[0], x[2].detach())  # its first edge is 2 -> 0
+    with pytest.raises(gnnc.UserError) as e:
+        out.sum().backward()
+    text = str(e.value)
+    assert "the fold 'First' has no gradient" in text
+    assert "return g.fold(First, g.src(x))" in text
+    assert "hint: give the monoid a grad(m, state, dstate)" in text
+
+
+def test_forward_mode_is_one_clear_error():
+    x = torch.randn(3, 2)
+    with pytest.raises(RuntimeError, match="forward-mode derivatives are not supported"):
+        torch.func.jvp(lambda q: only(EI, q)[0], (x,), (torch.ones(3, 2),))
+
+
+def test_inside_a_compiled_function():
+    a = inputs()
+
+    def model(x):
+        return gatv2(EI, x * 2, a[1], a[2]) + 1
+
+    want = model(a[0])
+    assert torch.allclose(torch.compile(model, backend="eager")(a[0]), want)
+    x = a[0].clone().requires_grad_()
+    y = a[0].clone().requires_grad_()
+    torch.compile(model, backend="eager")(x).square().sum().backward()
+    model(y).square().sum().backward()
+    assert torch.allclose(x.grad, y.grad)
+
+
+def test_a_torch_function_in_a_layer_points_at_the_users_line():
+    @gnnc.layer
+    def wrong(g, x: Src["F"]):
+        return g.sum(torch.nn.functional.relu(g.src(x)))
+
+    with pytest.raises(gnnc.UserError) as e:
+        wrong(EI, torch.ones(3, 2))
+    assert "return g.sum(torch.nn.functional.relu(g.src(x)))" in str(e.value)

@@ -16,9 +16,12 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy
+import torch
+
 from gnnc.ir.core import Loc
 
-_HERE = os.path.dirname(__file__) + os.sep
+_NOT_USERS = tuple(os.path.dirname(os.path.abspath(f or "")) + os.sep for f in (__file__, torch.__file__, numpy.__file__))
 
 
 def source_line(file: str, line: int, module_globals: dict[str, Any] | None = None) -> str:
@@ -68,9 +71,9 @@ def loc_at(code: CodeType, lasti: int, module_globals: dict[str, Any] | None = N
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame outside of this package."""
+    """The innermost frame outside of this package, torch and numpy (whose functions call back into traced values)."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back
     return frame
 

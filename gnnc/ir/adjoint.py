@@ -57,7 +57,12 @@ def pullback(b: Builder, seeds: Sequence[tuple[Value, Value]], wrt: Sequence[Val
         if rule is None:
             raise TypeRuleError("no-gradient", f"{v.op} has no gradient")
         with b.at(v.loc):
-            for o, go in zip(v.operands, rule(b, v, cotangent[v]), strict=True):
+            try:
+                found = rule(b, v, cotangent[v])
+            except TypeRuleError as e:
+                e.loc = e.loc or v.loc
+                raise
+            for o, go in zip(v.operands, found, strict=True):
                 if go is not None:
                     accumulate(o, go)
     return [cotangent.get(v) for v in wrt]

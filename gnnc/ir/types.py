@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core import Loc
 
 Dims = tuple[int, ...]
 
@@ -22,6 +26,7 @@ class TypeRuleError(Exception):
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message if not hint else f"{message} ({hint})")
         self.code, self.message, self.hint = code, message, hint
+        self.loc: Loc | None = None  # of the operation, where whoever raised it knows one
 
 
 @dataclass(frozen=True, slots=True)

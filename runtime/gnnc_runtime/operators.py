@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .form_graph import COUNT_ARGS, FORM_ARGS, FormArgs, form_args, graph_of_args, owner_of_args, remember
 from .plan import BufferSpec, Plan
@@ -44,6 +45,16 @@ NO_SECOND = (
     "gnnc: second derivatives are not supported: the backward of {name} was differentiated (a gradient penalty, create_graph=True or a "
     "Hessian does this); compute that part with plain torch operations"
 )
+
+NO_FORWARD_MODE = (
+    "gnnc: forward-mode derivatives are not supported: {name} was given a dual tensor (torch.func.jvp or torch.autograd.forward_ad); use "
+    "reverse mode, or compute that part with plain torch operations"
+)
+
+
+def _tangent(t: Tensor) -> Tensor | None:
+    found: Tensor | None = forward_ad.unpack_dual(t).tangent  # type: ignore[no-untyped-call]
+    return found
 
 
 def grad_mask(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
@@ -286,6 +297,8 @@ class LayerOperator:
         self._layer, self._op, self._count, self.mask = found, found.op, num_results, mask
         self._single, self._records = len(forward.plan.outputs) == 1, any(mask)
         self._sides = forward.sides
+        # A form by which the backward recognises the graph, also where the forward reads none.
+        self._eager_sides = self._sides or (("dst",) if self._records else ())
         self.qualname = f"gnnc::{op_name}"
 
     @property
@@ -305,7 +318,9 @@ class LayerOperator:
         if torch.compiler.is_compiling():  # the backward is traced from tensors alone, so it gets both forms
             args = form_args(graph, ("dst", "src") if self._records else self._sides)
         else:
-            args = _args_of(graph, self._sides)
+            args = _args_of(graph, self._eager_sides)
+        if forward_ad._current_level >= 0 and any(_tangent(t) is not None for t in tensors):
+            raise RuntimeError(NO_FORWARD_MODE.format(name=self.qualname))
         if not self._records and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise RuntimeError(f"{self.qualname} was compiled without gradients, but an input requires one")
         out = self._op(*tensors, *args)
