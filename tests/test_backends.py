@@ -55,3 +55,23 @@ def test_a_device_that_is_neither():
     assert backend_for(torch.device("cpu")) == CpuBackend()
     with pytest.raises(ValueError, match="gnnc compiles for cpu and cuda, not for meta"):
         backend_for(torch.device("meta"))
+
+
+def test_a_concat_with_an_empty_part_is_lowered():
+    text = """
+    func @padded(%x: dst<f64, 2>, %w: edge<f64>) -> (out: dst<f64, 2>) stage layer {
+      %0 = gather %x {end = "dst"} : edge<f64, 2>
+      %1 = slice %0 {axis = -1, start = 2, stop = 2} : edge<f64, 0>
+      %2 = concat %0, %1 {axis = -1} : edge<f64, 2>
+      %3 = fold %2 {monoid = "sum"} : dst<f64, 2>
+      %4 = slice %3 {axis = -1, start = 2, stop = 2} : dst<f64, 0>
+      %5 = concat %3, %4 {axis = -1} : dst<f64, 2>
+      return %5
+    }
+    """
+    from gnnc.codegen.cuda.emit import emit_cuda
+    from gnnc.passes.fuse import fuse
+    from gnnc.passes.lower_softmax import LowerSoftmax
+
+    plan = fuse(LowerSoftmax().run(programs.func(text)))  # without simplify, which would take the empty part away
+    assert [emit_cuda(s, I32, "k").path for s in plan.sweeps]

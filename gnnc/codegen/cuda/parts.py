@@ -48,7 +48,8 @@ def _push_concats(p: Program, mover: _Mover) -> None:
     while todo:
         region, s = todo.pop()
         cut = mover.cut_of(s.value)
-        if cut is None or len(cut[1]) < 2:
+        # Fewer than two parts that hold anything: a cut would give the same store again, for ever.
+        if cut is None or sum(1 for size in cut[1] if size) < 2:
             stores.append((region, s))
             continue
         axis, sizes = cut
